@@ -134,6 +134,14 @@ def tell_the_whole_story(client: ClusterClient, topic: str) -> None:
     }
     assert client.offsets({partitions[0]: FIRST_MS * 2}, read_committed=False) == {partitions[0]: (-1, -1)}
 
+    ends = client.log_ends(partitions, read_committed=True)
+    assert [ends[each].offset for each in partitions] == [510, 500, 500]
+    epochs = {each: ends[each].leader_epoch for each in partitions}
+    assert min(epochs.values()) >= 0
+    assert client.epoch_ends(epochs) == dict(zip(partitions, (510, 500, 500), strict=True))
+    # No leader has had this epoch yet.
+    assert client.epoch_ends({partitions[0]: epochs[partitions[0]] + 1}) == {partitions[0]: -1}
+
     group = f"{topic}-readers"
     assert client.committed(group, partitions[:1]) == {partitions[0]: None}
     client.commit(group, {partitions[0]: Offset(7), partitions[1]: Offset(8)}, note="batch 3")

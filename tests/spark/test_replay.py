@@ -217,6 +217,9 @@ def test_a_replay_of_the_last_day_keeps_its_bounds_when_it_goes_on_later(
     later = times[-1] + 1  # the clock has moved on: nothing lies between the new bounds
     resumed = day._replace(start=Bound("24h", timestamp_ms=later), end=Bound("1h", timestamp_ms=later + 1))
     assert dry_run(spark, resumed, StopRequest()).rows > 0
+    # What is left of this replay says nothing of another one.
+    with pytest.raises(CommandFailed, match="was made for start"):
+        dry_run(spark, resumed._replace(start=Bound("7d", timestamp_ms=0)), StopRequest())
     replayed(spark, resumed)
     sent = sorted(_ms(row) for row in records_of(spark, running, "replay-day"))
     assert sent == [time for time in times if first <= time < last]

@@ -32,8 +32,9 @@ from penstock.wire import group_offsets
 from penstock.wire.cluster_metadata import TopicMetadata
 from penstock.wire.cluster_session import CallDeadline, ClusterSession
 from penstock.wire.connection_pool import ANSWER_S_MAX, AttemptFailed, ConnectionPool, Network
+from penstock.wire.epoch_ends import EpochEndsOperation
 from penstock.wire.errors import OffsetOutOfRange, WireError
-from penstock.wire.list_offsets import EARLIEST, LATEST, ListOffsetsOperation
+from penstock.wire.list_offsets import EARLIEST, LATEST, ListOffsetsOperation, LogEnd, LogEndsOperation
 from penstock.wire.produce import produce_all
 from penstock.wire.range_fetcher import BYTES_AT_ONCE, FetchedBatches, RangeFetcher
 from penstock.wire.retry_policy import Remedy, RequestFailure, failure_of, is_unknown_topic
@@ -44,6 +45,7 @@ __all__ = [
     "LATEST",
     "ClusterClient",
     "FetchedBatches",
+    "LogEnd",
     "OffsetOutOfRange",
     "TopicMetadata",
     "WireError",
@@ -92,9 +94,13 @@ class ClusterClient:
         deadline.requested |= ids or {}
         return self._session.retry(deadline, lambda: self._topics(requested, deadline))
 
-    def topic(self, name: str) -> TopicMetadata:
-        """Metadata of an existing topic. An unknown topic is retried for some seconds, then TopicUnknown."""
+    def topic(self, name: str, topic_id: TopicId = NO_TOPIC_ID) -> TopicMetadata:
+        """Metadata of an existing topic. An unknown topic is retried for some seconds, then TopicUnknown.
+
+        The topic is returned with another id than `topic_id` only if no broker that replied has it with that.
+        """
         deadline = self._session.deadline(f"asking for topic {name}")
+        deadline.expect(name, topic_id)
         return self._session.retry(deadline, lambda: self._topic(name, deadline))
 
     def _topic(self, name: str, deadline: CallDeadline) -> TopicMetadata:
@@ -152,6 +158,22 @@ class ClusterClient:
         """
         deadline = self._session.deadline("asking for offsets")
         return self._session.run_on_leaders(deadline, ListOffsetsOperation(read_committed), requested)
+
+    def log_ends(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> dict[TopicPartition, LogEnd]:
+        """Look up where the records of each partition end, and the epoch of the leader that replied."""
+        deadline = self._session.deadline("asking for the ends of partitions")
+        requested = dict.fromkeys(partitions, LATEST)
+        return self._session.run_on_leaders(deadline, LogEndsOperation(read_committed), requested)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, Offset]:
+        """Look up where each leader epoch ended in the log of the present leader.
+
+        If the epoch has no records there, the end is that of the last epoch before it. -1: none is known.
+        """
+        deadline = self._session.deadline("asking for the ends of leader epochs")
+        return self._session.run_on_leaders(deadline, EpochEndsOperation(), epochs)
 
     def fetch(
         self,

@@ -23,6 +23,14 @@ _CLIENT: Final = -1
 """Replica id of a request that is not from a replica."""
 
 
+class LogEnd(NamedTuple):
+    """Where the records of a partition end for a reader."""
+
+    offset: Offset
+    leader_epoch: int
+    """Epoch of the leader that replied, or -1: older brokers do not report it."""
+
+
 class ListOffsetsOperation(NamedTuple):
     """ListOffsets for timestamps, EARLIEST or LATEST; returns offsets with their timestamps."""
 
@@ -49,4 +57,24 @@ class ListOffsetsOperation(NamedTuple):
             for entry in topic.partitions:
                 failure = None if entry.error_code == ErrorCode.NONE else failure_of(entry.error_code)
                 found = (Offset(entry.offset), entry.timestamp)
+                yield TopicPartition(topic.name, entry.partition_index), failure, found
+
+
+class LogEndsOperation(NamedTuple):
+    """ListOffsets for LATEST; returns each end with the epoch of the leader that reported it."""
+
+    read_committed: bool
+
+    def send(
+        self, broker: BrokerConnection, work: Mapping[TopicPartition, int]
+    ) -> PendingResponse[ListOffsetsResponse]:
+        return ListOffsetsOperation(self.read_committed).send(broker, work)
+
+    def outcomes(
+        self, answer: ListOffsetsResponse
+    ) -> Iterator[tuple[TopicPartition, RequestFailure | None, LogEnd]]:
+        for topic in answer.topics:
+            for entry in topic.partitions:
+                failure = None if entry.error_code == ErrorCode.NONE else failure_of(entry.error_code)
+                found = LogEnd(Offset(entry.offset), entry.leader_epoch)
                 yield TopicPartition(topic.name, entry.partition_index), failure, found

@@ -23,7 +23,7 @@ from penstock.spark.options.options import (
 )
 from penstock.spark.options.values import EARLIEST, LATEST
 from penstock.types import TopicId, TopicPartition
-from penstock.wire.cluster_client import ClusterClient, TopicMetadata
+from penstock.wire.cluster_client import ClusterClient, LogEnd, TopicMetadata
 
 log = logging.getLogger("penstock.spark")
 
@@ -132,6 +132,14 @@ def fetch_latest(
     client: ClusterClient, partitions: Iterable[TopicPartition], settings: ReadSettings
 ) -> dict[TopicPartition, int]:
     return fetch_offsets(client, dict.fromkeys(partitions, LATEST), settings)
+
+
+def fetch_ends(
+    client: ClusterClient, partitions: Iterable[TopicPartition], settings: ReadSettings
+) -> dict[TopicPartition, LogEnd]:
+    """The ends of partitions, with leader epochs."""
+    wanted = list(partitions)
+    return client.log_ends(wanted, read_committed=settings.read_committed) if wanted else {}
 
 
 def _at_times(

@@ -3,15 +3,17 @@
 A position is one offset for each partition, exclusive: every record below it is done. Spark keeps positions
 as JSON in its checkpoint, in the form of the official Kafka source, so that either source can continue from
 the other's checkpoint. A stream's position also has the ids of its topics, because offsets have a meaning
-only within one topic id. The ids are stored beside the topics, under names that no topic can have and
-without partitions, so that the official source reads nothing from them:
+only within one topic id, and the leader epochs in which it was reached, which show whether a log was
+truncated since. Both are stored beside the topics, under names that no topic can have and without
+partitions, so that the official source reads nothing from them:
 
-    {"orders":{"0":1200,"1":1150},"orders#id=6f72646572732720...":{}}
+    {"orders":{"0":1200,"1":1150},"orders#id=6f72646572732720...":{},"orders#epochs=0:7,1:9":{}}
 
 The functions are pure: replies of the cluster are arguments.
 
 Rule 1: Equal positions have equal texts. Spark compares texts to see whether there are new records.
-Rule 2: Lost records are reported, not skipped silently: `plan_stream_batch` returns them, and its caller
+Rule 2: The epoch of a partition changes only with its offset. Otherwise an election would look like records.
+Rule 3: Lost records are reported, not skipped silently: `plan_stream_batch` returns them, and its caller
         decides.
 """
 
@@ -30,6 +32,8 @@ class StreamPosition(NamedTuple):
 
     offsets: PartitionOffsets
     ids: Mapping[str, TopicId] = {}
+    epochs: Mapping[TopicPartition, int] = {}
+    """Epochs of the leaders that reported these offsets: no record below an offset has a larger epoch."""
 
 
 class OffsetRange(NamedTuple):
@@ -59,6 +63,7 @@ class ReadPlan(NamedTuple):
 
 _ID: Final = "#id="
 """The separator between a topic's name and its id. No topic name can contain it."""
+_EPOCHS: Final = "#epochs="
 
 
 def to_document(position: PartitionOffsets) -> dict[str, dict[str, int]]:
@@ -87,17 +92,36 @@ def stream_position_document(mark: StreamPosition) -> dict[str, dict[str, int]]:
     ids: dict[str, dict[str, int]] = {
         f"{topic}{_ID}{mark.ids[topic].hex()}": {} for topic in sorted(mark.ids)
     }
-    return to_document(mark.offsets) | ids
+    epochs: dict[str, dict[str, int]] = {
+        f"{topic}{_EPOCHS}{','.join(f'{number}:{epoch}' for number, epoch in by_number.items())}": {}
+        for topic, by_number in to_document(mark.epochs).items()
+    }
+    return to_document(mark.offsets) | ids | epochs
 
 
 def parse_stream_position(document: Mapping[str, Any]) -> StreamPosition:
-    """Parse a position with topic ids. ConfigError if the document is none."""
+    """Parse a position with topic ids and leader epochs. ConfigError if the document is none."""
     offsets = from_document(document)
-    named = [name.rpartition(_ID) for name, partitions in document.items() if _ID in name and not partitions]
     try:
-        return StreamPosition(offsets, {topic: TopicId(bytes.fromhex(text)) for topic, _, text in named})
+        return StreamPosition(
+            offsets,
+            {topic: TopicId(bytes.fromhex(text)) for topic, text in _named(document, _ID)},
+            {
+                TopicPartition(topic, int(number)): int(epoch)
+                for topic, text in _named(document, _EPOCHS)
+                for number, epoch in (each.split(":") for each in text.split(","))
+            },
+        )
     except ValueError:
-        raise ConfigError(f"the checkpoint has ids of topics that are none: {document!r}") from None
+        raise ConfigError(
+            f"the checkpoint has ids of topics or leader epochs that are none: {document!r}"
+        ) from None
+
+
+def _named(document: Mapping[str, Any], separator: str) -> list[tuple[str, str]]:
+    """The topics and texts of the names that contain the separator."""
+    names = [name for name, partitions in document.items() if separator in name and not partitions]
+    return [(topic, text) for topic, _, text in (name.rpartition(separator) for name in names)]
 
 
 # From one position to another
@@ -132,13 +156,14 @@ def plan_stream_batch(
 
 
 def truncation_losses(start: PartitionOffsets, end: PartitionOffsets) -> list[str]:
-    """Messages for partitions that end before the position of the query, although their topic is the same.
+    """Messages for partitions that were truncated below the position, although their topic is the same.
 
-    The query continues at that end. Records after it are new, and records before it were read once already.
+    The query continues at the offset to which they were truncated. Records after it are new, and records
+    before it were read once already.
     """
     return [
-        f"{partition} was read up to offset {start[partition]} and now ends at {end[partition]}: its log was "
-        "truncated, as by an unclean leader election, or the query was told to start beyond its end"
+        f"{partition} was read up to offset {start[partition]} and its log was truncated to offset "
+        f"{end[partition]}, as by an unclean leader election, or the query was told to start beyond its end"
         for partition in sorted(start)
         if end.get(partition, start[partition]) < start[partition]
     ]

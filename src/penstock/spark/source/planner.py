@@ -8,23 +8,28 @@ Rule 1: A topic that one metadata reply lacks keeps its position (known_topics.p
         a position.
 Rule 2: A topic is read from its beginning again only if its id differs from the one in the position. If the
         end moved below the position under the same id, the query continues at that end.
-Rule 3: A certain loss of data fails the query before Spark writes the batch to its checkpoint, so that the
+Rule 3: A log that was truncated below the position may have grown beyond it before the next trigger. So the
+        position has leader epochs: if the epoch has changed, the leader is asked where the old epoch ended.
+        An end below the position that a leader of an older epoch reports is stale: another leader is found.
+Rule 4: A certain loss of data fails the query before Spark writes the batch to its checkpoint, so that the
         next start does not find a batch that cannot be read.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from penstock.limits import LONG_MAX
 from penstock.spark.options.client import client_settings
 from penstock.spark.options.options import NamedTopics, ReadSettings, TopicPattern, may_move
 from penstock.spark.pool import borrowed_client
 from penstock.spark.source.discovery import (
     discover,
     fetch_earliest,
+    fetch_ends,
     fetch_latest,
     report_losses,
     require_found,
@@ -48,7 +53,7 @@ from penstock.spark.source.offsets import (
 from penstock.spark.source.reading import record_bytes
 from penstock.spark.source.source import OffsetRangePartition
 from penstock.types import TopicPartition
-from penstock.wire.cluster_client import ClusterClient
+from penstock.wire.cluster_client import ClusterClient, LogEnd
 from penstock.wire.errors import TopicUnknown
 from penstock.wire.retry_policy import topic_gone_after_s
 
@@ -89,10 +94,14 @@ class Planner:
         self._initial: StreamPosition | None = None
         self._has_begun = False
         self._mirror = OffsetMirror(settings) if settings.mirror else None
-        self._topics = KnownTopics(topic_gone_after_s(settings.access.timeout_s))
+        self._gone_after_s = topic_gone_after_s(settings.access.timeout_s)
+        self._topics = KnownTopics(self._gone_after_s)
         self._discovered_at: float | None = None
         self._reported_deleted: set[str] = set()
-        self._target: PartitionOffsets | None = None
+        self._target: Mapping[TopicPartition, LogEnd] | None = None
+        self._checked_epochs: dict[TopicPartition, tuple[int, int, int]] = {}
+        """For each partition, a position, its epoch and a later epoch: nothing was truncated in between."""
+        self._stale_since: dict[TopicPartition, float] = {}
         self._triggered_at: float | None = None
         self.latest: PartitionOffsets = {}
 
@@ -110,13 +119,13 @@ class Planner:
 
     def bound_to_available(self) -> None:
         with self._borrow() as client:
-            self._target = fetch_latest(client, self._topics_snapshot(client).present, self._settings)
+            self._target = fetch_ends(client, self._topics_snapshot(client).present, self._settings)
 
     def next_end(self, start: StreamPosition, *, takes_all: bool) -> StreamPosition:
         """The end of the next batch. `start` itself if there shall be no batch yet."""
         self._topics.track({partition.topic for partition in start.offsets}, start.ids)
         with self._borrow() as client:
-            snapshot, ends = self._ends(client, start)
+            snapshot, ends, found = self._ends(client, start)
             self.latest = ends
             # Spark passes the end of the last finished batch, so everything below it is done.
             if self._mirror is not None:
@@ -125,14 +134,14 @@ class Planner:
                 self._has_begun = True
                 return start
             if takes_all or not self._settings.limits.any_set:
-                return StreamPosition(ends, snapshot.ids)
+                return _position(start, ends, snapshot, found)
             # Positions in recreated topics belong to the old topic: all records of the new one are to be
             # read.
             begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
             new = [each for each in ends.keys() - begun.keys() if each in snapshot.present]
             waiting = available(begun, ends, fetch_earliest(client, new, self._settings))
             within = self._within_limits(client, begun, ends, waiting)
-            return start if within is None else StreamPosition(within, snapshot.ids)
+            return start if within is None else _position(start, within, snapshot, found)
 
     def tasks(self, start: StreamPosition, end: StreamPosition) -> list[InputPartition]:
         settings = self._settings
@@ -187,38 +196,100 @@ class Planner:
 
     def _ends(
         self, client: ClusterClient, start: StreamPosition
-    ) -> tuple[TopicsSnapshot, dict[TopicPartition, int]]:
-        """The topics, and where each partition of the query ends now.
+    ) -> tuple[TopicsSnapshot, dict[TopicPartition, int], Mapping[TopicPartition, LogEnd]]:
+        """The topics, where each partition of the query ends now, and the replies that say so.
 
         DataLost if records are lost and the user does not allow it.
         """
+        found: Mapping[TopicPartition, LogEnd]
         if self._target is None:
             snapshot = self._topics_snapshot(client)
             try:
-                found = fetch_latest(client, snapshot.present, self._settings)
+                found = fetch_ends(client, snapshot.present, self._settings)
             except TopicUnknown:
                 # The topic was deleted between the two requests, or its leader lacks it for a moment.
                 snapshot = self._topics_snapshot(client, again=True)
-                found = fetch_latest(client, snapshot.present, self._settings)
+                found = fetch_ends(client, snapshot.present, self._settings)
         else:
             # The run ends when the target is reached, so it waits for absent topics.
             snapshot = self._await_topics(client, {each.topic for each in start.offsets})
-            late = [each for each in start.offsets if each in snapshot.present and each not in self._target]
-            found = {**self._target, **fetch_latest(client, late, self._settings)}
-            self._target = found
+            found = self._target = self._complete_target(client, start, snapshot, self._target)
         self._report_deleted(snapshot)
         begun = {each: at for each, at in start.offsets.items() if each.topic not in snapshot.recreated}
         held = {each: at for each, at in begun.items() if each not in snapshot.present}
         # A topic that was recreated with fewer partitions may get more: their records will begin at 0.
         dropped = {each: 0 for each in start.offsets.keys() - begun.keys() if each not in snapshot.present}
-        ends = dropped | {each: found.get(each, at) for each, at in begun.items()} | found | held
-        back = {each: at for each, at in begun.items() if ends[each] < at}
+        offsets = {each: end.offset for each, end in found.items()}
+        ends = dropped | dict(begun) | offsets | held
+        truncated = self._truncated(client, start, begun.keys() - held.keys(), found)
+        back = {each: at for each, at in begun.items() if ends[each] < at and each not in truncated}
+        stale = self._still_stale(
+            [each for each in back if each in found and _is_stale(start, each, found[each])]
+        )
+        if stale:
+            self._discovered_at = None  # the next trigger looks for the leaders again
+            ends |= {each: back.pop(each) for each in stale}
         if back and self._settings.read_committed:
             back = self._without_open_transactions(client, back, ends)
+        ends |= truncated
         # If the loss does not fail the query, `tasks` reports it.
         if self._settings.fail_on_data_loss:
-            report_losses(truncation_losses(back, ends), self._settings)
-        return snapshot, ends
+            lost = back.keys() | truncated.keys()
+            report_losses(truncation_losses({each: begun[each] for each in lost}, ends), self._settings)
+        return snapshot, ends, found
+
+    def _truncated(
+        self,
+        client: ClusterClient,
+        start: StreamPosition,
+        partitions: Iterable[TopicPartition],
+        found: Mapping[TopicPartition, LogEnd],
+    ) -> PartitionOffsets:
+        """The partitions that were truncated below the position, and to which offset (rule 3)."""
+        elections = {
+            each: (start.offsets[each], start.epochs[each], found[each].leader_epoch)
+            for each in partitions
+            if each in found and found[each].leader_epoch > start.epochs.get(each, LONG_MAX)
+        }
+        unsure = {each: facts for each, facts in elections.items() if self._checked_epochs.get(each) != facts}
+        if not unsure:
+            return {}
+        try:
+            kept = client.epoch_ends({each: epoch for each, (_, epoch, _) in unsure.items()})
+        except TopicUnknown:
+            return {}  # it was deleted just now, which the next trigger finds
+        truncated = {each: end for each, end in kept.items() if 0 <= end < start.offsets[each]}
+        self._checked_epochs |= {each: facts for each, facts in unsure.items() if each not in truncated}
+        return truncated
+
+    def _complete_target(
+        self,
+        client: ClusterClient,
+        start: StreamPosition,
+        snapshot: TopicsSnapshot,
+        target: Mapping[TopicPartition, LogEnd],
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """The target with ends of partitions that it lacks, or that a deposed leader reported."""
+        while True:
+            wanted = [each for each in start.offsets if each in snapshot.present]
+            late = [each for each in wanted if each not in target or _is_stale(start, each, target[each])]
+            target = {**target, **fetch_ends(client, late, self._settings)}
+            if not self._still_stale([each for each in late if _is_stale(start, each, target[each])]):
+                return target
+            self._sleep(_ABSENT_PAUSE_S)
+            snapshot = self._topics_snapshot(client, again=True)
+
+    def _still_stale(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those of these partitions for which another leader may still be found.
+
+        If all replies are those of older epochs for as long as it takes to find that a topic is gone, the
+        cluster was set back.
+        """
+        now = self._monotonic()
+        self._stale_since = {each: self._stale_since.get(each, now) for each in partitions}
+        return frozenset(
+            each for each, since in self._stale_since.items() if now - since < self._gone_after_s
+        )
 
     def _without_open_transactions(
         self, client: ClusterClient, back: PartitionOffsets, ends: dict[TopicPartition, int]
@@ -303,3 +374,26 @@ class Planner:
             return True
         self._triggered_at = now
         return False
+
+
+def _is_stale(start: StreamPosition, partition: TopicPartition, end: LogEnd) -> bool:
+    """Whether this end, which lies below the position, is that of a leader from before the position."""
+    epoch = start.epochs.get(partition, -1)
+    return end.offset < start.offsets[partition] and 0 <= end.leader_epoch < epoch
+
+
+def _position(
+    start: StreamPosition,
+    offsets: PartitionOffsets,
+    snapshot: TopicsSnapshot,
+    found: Mapping[TopicPartition, LogEnd],
+) -> StreamPosition:
+    """The position at these offsets. Partitions that stay where they are keep their epoch."""
+    epochs: dict[TopicPartition, int] = {}
+    for each, offset in offsets.items():
+        stays = start.offsets.get(each) == offset and each.topic not in snapshot.recreated
+        if stays and each in start.epochs:
+            epochs[each] = start.epochs[each]
+        elif not stays and each in found and found[each].leader_epoch >= 0:
+            epochs[each] = found[each].leader_epoch
+    return StreamPosition(offsets, snapshot.ids, epochs)

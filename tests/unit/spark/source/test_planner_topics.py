@@ -13,6 +13,13 @@ from penstock.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from penstock.protocol.messages.offset_for_leader_epoch import (
+    OFFSET_FOR_LEADER_EPOCH,
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
 from penstock.spark.options.options import stream_read_settings
 from penstock.spark.source.discovery import DataLost
 from penstock.spark.source.offsets import (
@@ -40,8 +47,11 @@ class World:
         self.cluster = FakeCluster(count)
         self.ends = {ORDERS: 100, OTHER: 200}
         self.stable: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
+        self.epoch_ends: dict[tuple[TopicPartition, int], int] = {}
         for broker in self.cluster.brokers:
             broker.on(LIST_OFFSETS, self._offsets)
+            broker.on(OFFSET_FOR_LEADER_EPOCH, self._epoch_ends)
         self._client = client_of(self.cluster)
 
     def _offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -62,6 +72,9 @@ class World:
                                 self.ends[TopicPartition(topic.name, each.partition_index)],
                                 end(TopicPartition(topic.name, each.partition_index)),
                             ),
+                            leader_epoch=self.epochs.get(
+                                TopicPartition(topic.name, each.partition_index), -1
+                            ),
                         )
                         for each in topic.partitions
                     ],
@@ -69,6 +82,24 @@ class World:
                 for topic in request.topics
             ]
         )
+
+    def _epoch_ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        def end(topic: str, number: int, epoch: int) -> EpochEndOffset:
+            found = self.epoch_ends[TopicPartition(topic, number), epoch]
+            return EpochEndOffset(partition=number, leader_epoch=epoch, end_offset=found)
+
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic.topic,
+                    [end(topic.topic, each.partition, each.leader_epoch) for each in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def questions_about_epochs(self) -> int:
+        return sum(broker.count(OFFSET_FOR_LEADER_EPOCH) for broker in self.cluster.brokers)
 
     @contextmanager
     def borrowed_client(self) -> Iterator[ClusterClient]:
@@ -237,7 +268,7 @@ def test_the_query_goes_on_at_an_end_that_went_back_under_one_id() -> None:
     world = World()
     start = at({ORDERS: 100, OTHER: 200})
     world.ends = {ORDERS: 70, OTHER: 205}
-    with pytest.raises(DataLost, match="read up to offset 100 and now ends at 70"):
+    with pytest.raises(DataLost, match="read up to offset 100 and its log was truncated to offset 70"):
         world.planner(subscribe="orders").next_end(start, takes_all=True)
     planner = world.planner(subscribe="orders", failOnDataLoss="false")
     end = planner.next_end(start, takes_all=True)
@@ -245,6 +276,109 @@ def test_the_query_goes_on_at_an_end_that_went_back_under_one_id() -> None:
     assert ranges(planner, start, end) == [(OTHER, 200, 205)]
     world.ends = {ORDERS: 80, OTHER: 205}
     assert ranges(planner, end, planner.next_end(end, takes_all=True)) == [(ORDERS, 70, 80)]
+
+
+def test_a_log_that_was_truncated_and_has_grown_again_is_noticed() -> None:
+    world = World()
+    world.epochs = {ORDERS: 7, OTHER: 7}
+    start = world.planner(subscribe="orders").next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
+    # The checkpoint has the epochs, so a restart does not matter.
+    start = parse_stream_position(stream_position_document(start))
+    world.epochs = {ORDERS: 8, OTHER: 8}
+    world.epoch_ends = {(ORDERS, 7): 80, (OTHER, 7): 200}
+    world.ends = {ORDERS: 130, OTHER: 205}
+    with pytest.raises(DataLost, match="read up to offset 100 and its log was truncated to offset 80"):
+        world.planner(subscribe="orders").next_end(start, takes_all=True)
+    planner = world.planner(subscribe="orders", failOnDataLoss="false")
+    end = planner.next_end(start, takes_all=True)
+    assert end.offsets == {ORDERS: 80, OTHER: 205}
+    assert ranges(planner, start, end) == [(OTHER, 200, 205)]
+    assert ranges(planner, end, planner.next_end(end, takes_all=True)) == [(ORDERS, 80, 130)]
+
+
+def test_a_run_to_the_end_notices_a_log_that_was_truncated_and_has_grown_again() -> None:
+    world = World()
+    world.epochs = {ORDERS: 8, OTHER: 7}
+    world.epoch_ends = {(ORDERS, 7): 80}
+    start = at({ORDERS: 90, OTHER: 200})._replace(epochs={ORDERS: 7, OTHER: 7})
+    planner = world.planner(subscribe="orders", failOnDataLoss="false")
+    planner.bound_to_available()
+    reached = [start]
+    while len(reached) < 2 or reached[-1] != reached[-2]:
+        reached.append(planner.next_end(reached[-1], takes_all=True))
+    assert [position.offsets[ORDERS] for position in reached] == [90, 80, 100, 100]
+
+
+def test_an_election_without_loss_is_no_batch_and_is_asked_about_once() -> None:
+    world = World()
+    world.epochs = {ORDERS: 7, OTHER: 7}
+    planner = world.planner(subscribe="orders")
+    start = planner.next_end(at({ORDERS: 50, OTHER: 60}), takes_all=True)
+    world.epochs = {ORDERS: 9, OTHER: 7}
+    world.epoch_ends = {(ORDERS, 7): 100}
+    for _ in range(3):
+        assert planner.next_end(start, takes_all=True) == start
+    assert world.questions_about_epochs() == 1
+    world.ends = {ORDERS: 101, OTHER: 200}
+    end = planner.next_end(start, takes_all=True)
+    assert end == at({ORDERS: 101, OTHER: 200})._replace(epochs={ORDERS: 9, OTHER: 7})
+
+
+def test_a_leader_that_does_not_know_the_epoch_proves_no_loss() -> None:
+    world = World()
+    world.epochs = {ORDERS: 9, OTHER: 9}
+    world.epoch_ends = {(ORDERS, 7): -1}
+    start = at({ORDERS: 50, OTHER: 60})._replace(epochs={ORDERS: 7})
+    end = world.planner(subscribe="orders").next_end(start, takes_all=True)
+    assert end.offsets == {ORDERS: 100, OTHER: 200}
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_the_end_of_a_deposed_leader_does_not_set_the_query_back(loss: str) -> None:
+    world = World()
+    planner = world.planner(subscribe="orders", failOnDataLoss=loss)
+    start = at({ORDERS: 100, OTHER: 200})._replace(epochs={ORDERS: 8, OTHER: 8})
+    world.epochs, world.ends = {ORDERS: 7, OTHER: 8}, {ORDERS: 70, OTHER: 200}
+    assert planner.next_end(start, takes_all=True) == start
+    world.epochs, world.ends = {ORDERS: 8, OTHER: 8}, {ORDERS: 110, OTHER: 200}
+    end = planner.next_end(start, takes_all=True)
+    assert ranges(planner, start, end) == [(ORDERS, 100, 110)]
+
+
+def test_a_run_to_the_end_waits_for_the_successor_of_a_deposed_leader() -> None:
+    world = World()
+    planner = world.planner(subscribe="orders")
+    start = at({ORDERS: 100, OTHER: 200})._replace(epochs={ORDERS: 8, OTHER: 8})
+    world.epochs, world.ends = {ORDERS: 7, OTHER: 8}, {ORDERS: 70, OTHER: 200}
+    planner.bound_to_available()
+
+    def succeed() -> None:
+        world.epochs, world.ends = {ORDERS: 8, OTHER: 8}, {ORDERS: 110, OTHER: 200}
+
+    world.cluster.on_sleep = after(3, succeed)
+    end = planner.next_end(start, takes_all=True)
+    assert ranges(planner, start, end) == [(ORDERS, 100, 110)]
+
+
+def test_a_run_to_the_end_tells_of_a_cluster_that_was_set_back() -> None:
+    world = World()
+    planner = world.planner(subscribe="orders")
+    start = at({ORDERS: 100, OTHER: 200})._replace(epochs={ORDERS: 8, OTHER: 8})
+    world.epochs, world.ends = {ORDERS: 7, OTHER: 8}, {ORDERS: 70, OTHER: 200}
+    planner.bound_to_available()
+    with pytest.raises(DataLost, match="truncated to offset 70"):
+        planner.next_end(start, takes_all=True)
+
+
+def test_a_cluster_that_was_set_back_to_an_older_epoch_is_told_of() -> None:
+    world = World()
+    planner = world.planner(subscribe="orders")
+    start = at({ORDERS: 100, OTHER: 200})._replace(epochs={ORDERS: 8, OTHER: 8})
+    world.epochs, world.ends = {ORDERS: 7, OTHER: 8}, {ORDERS: 70, OTHER: 200}
+    assert planner.next_end(start, takes_all=True) == start
+    world.cluster.sleep(GONE_AFTER_S)
+    with pytest.raises(DataLost, match="truncated to offset 70"):
+        planner.next_end(start, takes_all=True)
 
 
 def test_an_open_transaction_below_the_position_is_waited_for() -> None:
@@ -331,3 +465,7 @@ def test_ids_of_topics_in_a_position_are_no_partitions() -> None:
     assert document == {"orders": {"0": 5, "1": 7}, f"orders#id={TOPIC_ID.hex()}": {}}
     assert parse_stream_position(document) == mark
     assert parse_stream_position({"orders": {"0": 5}}) == StreamPosition({ORDERS: 5}, {})
+    with_epochs = mark._replace(epochs={ORDERS: 3, OTHER: 4})
+    document = stream_position_document(with_epochs)
+    assert document["orders#epochs=0:3,1:4"] == {}
+    assert parse_stream_position(document) == with_epochs

@@ -98,7 +98,7 @@ def test_a_partition_that_went_back_is_told_and_not_read_again(position: int) ->
     found = plan_stream_batch({A0: position}, {A0: 6}, {A0: 0})
     assert found.ranges == []
     assert len(found.losses) == 1
-    assert f"read up to offset {position} and now ends at 6" in found.losses[0]
+    assert f"read up to offset {position} and its log was truncated to offset 6" in found.losses[0]
 
 
 def test_a_batch_is_kept_within_what_there_is() -> None:

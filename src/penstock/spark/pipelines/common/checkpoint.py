@@ -79,6 +79,19 @@ def bind_checkpoint(
             disk.replace(note, _document(identity, noted | known))
 
 
+def noted_topic_ids(folder: Path) -> dict[str, TopicId]:
+    """Return the ids of the topics that the checkpoint belongs to; empty for a new checkpoint."""
+    note = folder / NOTE_FILE
+    ids = _read(note).get(IDS, {}) if note.exists() else {}
+    return {topic: TopicId(bytes.fromhex(each)) for topic, each in ids.items()}
+
+
+def check_binding(folder: Path, identity: Mapping[str, str]) -> None:
+    """Reject a checkpoint that was made for other settings; leave one that does not exist yet as it is."""
+    if (note := folder / NOTE_FILE).exists():
+        _compare(folder, _read(note), identity)
+
+
 def recorded_starts(folder: Path, now: PartitionOffsets) -> PartitionOffsets:
     """Return where the topics began when a query was first started from this checkpoint.
 

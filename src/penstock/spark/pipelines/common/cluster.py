@@ -42,6 +42,11 @@ def fetch_partitions(
     return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
 
 
-def fetch_topic_ids(client: ClusterClient, topics: Sequence[str]) -> dict[str, TopicId]:
-    """Return the ids of the topics that exist. A recreated topic has another id."""
-    return {topic: facts.id for topic, facts in client.topics(topics).items()}
+def fetch_topic_ids(
+    client: ClusterClient, topics: Sequence[str], noted: Mapping[str, TopicId]
+) -> dict[str, TopicId]:
+    """Return the ids of the topics that exist. A recreated topic has another id.
+
+    `noted`: the ids that the checkpoint has. One broker may still describe a topic that was deleted.
+    """
+    return {topic: facts.id for topic, facts in client.topics(topics, noted).items()}

@@ -25,8 +25,9 @@ from pyspark.sql.types import NumericType
 from penstock.errors import CommandFailed, ConfigError
 from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, is_new, noted_topic_ids
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
+from penstock.spark.pipelines.common.first_batch import check_first_batch
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -40,7 +41,7 @@ from penstock.spark.pipelines.detect import query as detect_query
 from penstock.spark.pipelines.detect.bucket_state import BUCKETS
 from penstock.spark.pipelines.detect.query import ALERT, FORGOTTEN, METRICS, REASONS
 from penstock.spark.pipelines.detect.rules import DetectRules, RuleKind
-from penstock.types import TopicId
+from penstock.types import NO_TOPIC_ID, TopicId
 from penstock.wire.cluster_client import LATEST
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ def check(settings: DetectSettings) -> TopicId:
     with open_client(settings.access) as client:
         # Raises with advice if the topic is missing. A topic that was read before is retried for a while.
         fetch_partitions(client, [settings.topic], existed=not is_new(settings.checkpoint))
-        topic_id = client.topic(settings.topic).id
+        # One broker may still describe a topic of this name that was deleted.
+        noted = noted_topic_ids(settings.checkpoint).get(settings.topic, NO_TOPIC_ID)
+        topic_id = client.topic(settings.topic, noted).id
         for topic in (settings.alerts, settings.rejected_topic):
             client.create_topic(topic, PARTITIONS)
     bind_checkpoint(
@@ -199,6 +202,9 @@ def run_detect(
     progress, counts = Progress(settings.query_name), AlertCounts(settings.rules)
     remedy = "Wait for it, or give another --checkpoint for one of its own"
     with run_lock(settings.checkpoint, "detection", remedy), reporting_data_loss():
+        check_first_batch(
+            settings.checkpoint, settings.access, [settings.topic], allow_loss=settings.allow_loss
+        )
         with reporting_spark_errors():
             query = _start(spark, settings, topic_id)
         run(query, progress, stop, show_line, lambda: counts.read(query, show_line))

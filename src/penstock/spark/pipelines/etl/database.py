@@ -138,6 +138,10 @@ _SEQUENCES_CACHED: Final = """
             where f.adrelid = %(table)s::regclass and a.attname = %(column)s)
     order by 1
 """
+_TEXT_FORMAT: Final = (
+    "set time zone 'UTC'; set datestyle to 'ISO, YMD'; set intervalstyle to 'postgres'; "
+    "set extra_float_digits to 1"
+)
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -165,8 +169,9 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self._connection = connect_postgres(url, autocommit=True)
-        # Values are exchanged as text, so the zone of the session must be fixed.
-        self._connection.execute("set time zone 'UTC'")
+        # Values are exchanged as text, also with later sessions: the settings of the role, which change how
+        # text is written and understood, must not matter.
+        self._connection.execute(_TEXT_FORMAT)
 
     def fields(self, table: str) -> list[TableColumn]:
         query = sql.SQL("select * from {} limit 0").format(self._table(table))

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS
 from penstock.spark.pipelines.common import report
-from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset, noted_topic_ids
 from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
+from penstock.spark.pipelines.common.first_batch import check_first_batch
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -106,7 +107,12 @@ def check(settings: EtlSettings) -> None:
         check_target(spec, settings.checkpoint("load"))
     with open_client(settings.access) as client:
         _make_topics(client, spec)
-        ids = {stage: fetch_topic_ids(client, spec.topics_read(stage)) for stage in settings.stages}
+        ids = {
+            stage: fetch_topic_ids(
+                client, spec.topics_read(stage), noted_topic_ids(settings.checkpoint(stage))
+            )
+            for stage in settings.stages
+        }
     for stage in settings.stages:
         bind_checkpoint(settings.checkpoint(stage), spec.checkpoint_identity(stage), ids[stage])
 
@@ -134,6 +140,13 @@ def run_etl(
     began = time.monotonic()
     progress = {stage: Progress(settings.spec.query_name(stage)) for stage in settings.stages}
     with _run_locks(settings), reporting_data_loss():
+        for stage in settings.stages:
+            check_first_batch(
+                settings.checkpoint(stage),
+                settings.access,
+                settings.spec.topics_read(stage),
+                allow_loss=settings.allow_loss,
+            )
         dead_letters_before = _dead_letter_count(settings)
         _run(spark, settings, progress, stop, show_line)
     return EtlReport(

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.errors import CommandFailed
 from penstock.spark.lake.lake_sink import QUERY_ID
 from penstock.spark.options.options import write_settings
 from penstock.spark.payload import dead_letters
@@ -82,6 +83,11 @@ class PostgresWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if None in messages:
+            raise CommandFailed(
+                f"{messages.count(None)} of {len(messages)} tasks of batch {batchId} do not say what they "
+                "staged: rows would be left out. Start the query again"
+            )
         staged_messages = [message for message in messages if isinstance(message, StagedRowsMessage)]
         staged = [message.staged for message in staged_messages if message.staged.rows]
         if staged:

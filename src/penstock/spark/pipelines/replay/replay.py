@@ -28,7 +28,7 @@ from penstock.errors import CommandFailed, CorruptData
 from penstock.spark.lake import disk
 from penstock.spark.lake.lake_table import METADATA_FOLDER
 from penstock.spark.options.options import write_settings
-from penstock.spark.pipelines.common.checkpoint import bind_checkpoint
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, check_binding
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
 from penstock.spark.pipelines.common.headers import header_array
 from penstock.spark.pipelines.common.lake_rows import read_table_format, read_table_rows, table_files
@@ -150,6 +150,8 @@ def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop
 
 def dry_run(spark: "SparkSession", settings: ReplaySettings, stop: StopRequest) -> DryReport:
     check(settings)
+    # The progress of another replay under this name would be counted instead.
+    check_binding(settings.checkpoint_folder, settings.identity)
     index = _FileIndex(spark, settings)
     file_offsets = run_spark_action(spark, index.file_offsets, stop, stops_to_interrupt=1)
     state = _load_state(settings) or initial_state(file_offsets, settings.start, settings.end)

@@ -20,7 +20,9 @@ class Client:
 
     start = Offset(0)
 
-    def topics(self, names: tuple[str, ...]) -> dict[str, TopicMetadata]:
+    def topics(
+        self, names: tuple[str, ...], ids: Mapping[str, TopicId] | None = None
+    ) -> dict[str, TopicMetadata]:
         return {
             name: TopicMetadata(name, TopicId(b"a" * 16), 1, internal=False)
             for name in names

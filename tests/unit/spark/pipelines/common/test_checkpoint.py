@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import CommandFailed
 from penstock.spark.lake.description import check_checkpoint
 from penstock.spark.pipelines.archive.archive import ArchiveSettings
-from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, recorded_starts
+from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, check_binding, recorded_starts
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 
 OLD, NEW = TopicId(b"a" * 16), TopicId(b"b" * 16)
@@ -98,3 +98,13 @@ def test_a_checkpoint_does_not_lie_among_the_files_of_a_table(tmp_path: Path) ->
             check_checkpoint(tmp_path / "lake", tmp_path / place)
     for place in ("checkpoint", "lake-2/checkpoint", "lake/_penstock/checkpoints/orders"):
         check_checkpoint(tmp_path / "lake", tmp_path / place)
+
+
+def test_a_checkpoint_of_other_settings_is_refused_without_being_made(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    check_binding(folder, {"pipeline": "replay", "start": "24h"})
+    assert not folder.exists()
+    bind_checkpoint(folder, {"pipeline": "replay", "start": "24h"})
+    check_binding(folder, {"pipeline": "replay", "start": "24h"})
+    with pytest.raises(CommandFailed, match="was made for start 24h, not for start 7d"):
+        check_binding(folder, {"pipeline": "replay", "start": "7d"})

@@ -1,7 +1,7 @@
 """What `detect` asks the cluster before it starts, and what it makes of rows of a bucket, without Spark."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from penstock.spark.pipelines.detect import detect
 from penstock.spark.pipelines.detect.detect import DetectSettings, check
 from penstock.spark.pipelines.detect.query import evaluator
 from penstock.spark.pipelines.detect.rules import DetectRule, DetectRules, RuleKind, StreamSpec
-from penstock.types import TopicId
+from penstock.types import NO_TOPIC_ID, TopicId
 from penstock.wire.cluster_metadata import TopicMetadata
 
 RULES = DetectRules(StreamSpec(), (DetectRule("many", RuleKind.COUNT, 2, 60_000),))
@@ -28,13 +28,13 @@ class ForgetfulClient:
         self._forgets = forgets
         self._answers = 0
 
-    def topics(self, names: list[str]) -> dict[str, TopicMetadata]:
+    def topics(self, names: list[str], ids: Mapping[str, TopicId] | None = None) -> dict[str, TopicMetadata]:
         self._answers += 1
         if self._answers in self._forgets:
             return {}
         return {name: self.topic(name) for name in names}
 
-    def topic(self, name: str) -> TopicMetadata:
+    def topic(self, name: str, topic_id: TopicId = NO_TOPIC_ID) -> TopicMetadata:
         return TopicMetadata(name, OLD, 1, internal=False)
 
     def create_topic(self, name: str, partitions: int) -> None:

@@ -154,6 +154,19 @@ def test_a_number_drawn_before_the_first_write_is_not_missed(url: str, streams: 
     stream.read_until(["slow", "quick"])
 
 
+def test_values_are_written_alike_whatever_the_settings_of_a_role(url: str) -> None:
+    """They are compared with those in the checkpoint, which another setting would read as other days."""
+    with psycopg.connect(url) as database:
+        database.execute("create table days (at timestamptz, ratio double precision)")
+        database.execute("insert into days values ('2026-04-03 12:00:00Z', 0.1::float8 + 0.2::float8)")
+    for settings in ("datestyle%3DSQL,DMY", "extra_float_digits%3D-5", "datestyle%3DGerman"):
+        with closing(connect(f"{url}?options=-c%20{settings}")) as database:
+            found = [
+                database.observed_end("days", column, below_largest=False).end for column in ("at", "ratio")
+            ]
+        assert found == ["2026-04-03 12:00:00+00", "0.30000000000000004"], settings
+
+
 def test_a_time_taken_by_a_transaction_that_writes_late_is_not_missed(url: str, streams: Streams) -> None:
     """now() is when the transaction began, however late the row is inserted."""
     made(url, "create table timed (at timestamptz default now(), name text)")

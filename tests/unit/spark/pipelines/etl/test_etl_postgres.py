@@ -15,6 +15,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.pipelines.etl import postgres
 from penstock.spark.pipelines.etl.database import ValueRange, connect
 from penstock.spark.pipelines.etl.postgres import PostgresTarget, RejectedRow, StagedRow
+from penstock.spark.pipelines.etl.postgres_sink import PostgresWriter, StagedRowsMessage, postgres_options
 from penstock.spark.pipelines.etl.rows import parse_columns
 from tests.spark.postgres_server import postgres_server
 from tests.spark.topics import eventually
@@ -85,6 +86,17 @@ def test_a_batch_that_comes_again_is_not_taken_again(url: str) -> None:
         assert database.execute(
             "select batch, rows from penstock_batches where query = 'again'"
         ).fetchall() == [(5, 3)]
+
+
+def test_a_batch_of_which_a_task_says_nothing_is_not_committed(url: str) -> None:
+    target = target_in(url, "silent")
+    writer = PostgresWriter(postgres_options(target, {}, "dead"))
+    told = StagedRowsMessage("silent", staged(target, rows(0, 1)))
+    with pytest.raises(CommandFailed, match="1 of 2 tasks of batch 0 do not say what they staged"):
+        writer.commit([told, None], 0)
+    assert ids(target) == []
+    writer.commit([told], 0)
+    assert ids(target) == [0, 1]
 
 
 def test_rows_of_attempts_that_nobody_told_of_are_not_taken(url: str) -> None:
