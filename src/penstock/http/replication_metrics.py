@@ -22,8 +22,8 @@ class ReplicationSums:
     def add(self, partition: Partition) -> None:
         if partition.offline is not None:
             return
-        self.following += partition.following is not None
-        self.leading += partition.following is None
+        self.following += not partition.is_leader
+        self.leading += partition.is_leader
         if (leading := partition.leading) is not None:
             self.under_replicated += leading.is_under_replicated
             self.below_minimum += not leading.meets_min_isr

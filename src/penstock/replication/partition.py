@@ -142,7 +142,10 @@ class Partition:
         self._uncommitted: deque[tuple[Offset, int]] = deque()
         """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None
+        """State of a leader that has followers. None: this replica follows, or is the only one and leads
+        (`is_leader`)."""
         self.following: FollowerRole | None = None
+        """State of a follower; None: this replica leads."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
         """Called with the number when there is more to read, or on a failure. Ordered, for fairness."""
         self.follower_waits: dict[Callable[[int], None], int] = {}
@@ -187,6 +190,11 @@ class Partition:
 
     def _clamp_to_log(self, offset: Offset) -> Offset:
         return min(max(offset, self.log.log_start_offset), self.log.log_end_offset)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica leads, with followers or as the only one."""
+        return self.following is None
 
     def require_leader(self) -> None:
         if self.following is not None:

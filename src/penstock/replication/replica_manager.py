@@ -342,7 +342,7 @@ class ReplicaManager:
                 # A partition with a single replica cannot be led by another broker.
                 if partition is None or len(state.replicas) == 1:
                     continue
-                if (partition.following is None) != roles.may_lead:
+                if partition.is_leader != roles.may_lead:
                     self._begin_leader_epoch(topic, state, partition, roles)
 
     def _roles(self, image: ClusterImage) -> Roles:
@@ -372,7 +372,7 @@ class ReplicaManager:
             self._begin_leader_epoch(topic, state, partition, roles)
         elif partition.leading is not None:
             partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
-        elif partition.following is None and len(state.replicas) > 1:
+        elif partition.is_leader and len(state.replicas) > 1:
             partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
             partition.advance()
         elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:

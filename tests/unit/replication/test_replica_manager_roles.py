@@ -139,7 +139,7 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
         partitions.follow(before, after, CONFIG)
         found, before = partitions.find("orders", 0), after
         assert found is not None
-        assert (found.following is None) == leads
+        assert found.is_leader == leads
     write(found)
 
 
@@ -296,7 +296,7 @@ def test_an_empty_copy_does_not_lead() -> None:
         write(followed.partition)
     followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
     assert followed.partitions.begin_replacement(empty)
-    assert (followed.partition.offline, followed.partition.following is None) == (None, False)
+    assert (followed.partition.offline, followed.partition.is_leader) == (None, False)
 
 
 def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> None:

@@ -208,7 +208,7 @@ class CoordinatorRuntime(Generic[State]):
 
 
 def _is_led(partition: Partition) -> bool:
-    return partition.following is None and (
+    return partition.is_leader and (
         partition.offline is None or partition.offline.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
 

@@ -83,7 +83,7 @@ class Retention:
     def _policy(self, partition: Partition) -> RetentionPolicy:
         config = partition.config
         # A follower's log starts where its leader's log does: the next leader must not have fewer records.
-        deletes = CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None
+        deletes = CleanupPolicy.DELETE in config.cleanup_policy and partition.is_leader
         return RetentionPolicy(
             retention_ms=config.retention_ms if deletes else UNLIMITED,
             retention_bytes=(

@@ -142,7 +142,7 @@ class PartitionChecks:
                 if self._is_single and partition.offline is None:
                     self._check_single(node, partition, before)
                 self._check_partition(node, partition, before)
-                if self._is_single and before is None and partition.following is None:
+                if self._is_single and before is None and partition.is_leader:
                     self.ledger(partition).producers_on(node.id, log, log.log_start_offset)
         if len(seen) > PARTITION_OBJECTS_MAX:
             there = set(running.storage.partitions)
@@ -156,7 +156,7 @@ class PartitionChecks:
             raise InvariantViolation(f"{where}: {log} has flushed {flushed}")
         if before is None:
             ledger.reopened(node.id, log)
-            if partition.following is None and high != log.log_end_offset:
+            if partition.is_leader and high != log.log_end_offset:
                 raise InvariantViolation(f"{where}: {high} is shown after a restart; it ends at {log}")
         elif before[HAS_FAILED] and high > before[HIGH_WATERMARK]:
             raise InvariantViolation(f"{where}: {high} is shown although its disk has failed")
@@ -182,7 +182,7 @@ class PartitionChecks:
             chains.flushed(node, partition.log)
         if before is None or before[LOG_START] != partition.log.log_start_offset:
             self._check_start(node, partition, ledger, before)
-        if partition.following is not None:
+        if not partition.is_leader:
             return
         where = f"{partition.name} on {node}"
         if before is None:
@@ -265,13 +265,13 @@ class PartitionChecks:
     ) -> None:
         start, where = partition.log.log_start_offset, f"{partition.name} on {node}"
         if start <= ledger.start_max:
-            if partition.following is None and before is not None and start < before[LOG_START]:
+            if partition.is_leader and before is not None and start < before[LOG_START]:
                 raise InvariantViolation(f"{where}: the start goes back from {before[LOG_START]} to {start}")
-        elif partition.following is not None and self._has_begun_deletion(node, partition, ledger):
+        elif not partition.is_leader and self._has_begun_deletion(node, partition, ledger):
             # The leadership ended while the new start was being stored: the client of DeleteRecords gets an
             # error.
             ledger.start_max = start
-        elif partition.following is not None:
+        elif not partition.is_leader:
             raise InvariantViolation(
                 f"{where}: it starts at {start}; no leader started after {ledger.start_max}"
             )
