@@ -81,8 +81,8 @@ def apply_commits(state: TableState, entries: Iterable[TableCommit]) -> TableSta
     return TableState(number, files, apps, ends, schema)
 
 
-class CommitLog:
-    """Commit log of one table."""
+class TableCommitLog:
+    """The commits of one table of a lake. (`log.PartitionLog` is a partition's log of records.)"""
 
     def __init__(
         self, table: Path, *, keep_ms: int = MINUTE_MS, snapshot_every: int = SNAPSHOT_EVERY
@@ -92,6 +92,7 @@ class CommitLog:
         self._keep_ms = keep_ms
 
     def read(self) -> TableState:
+        """Apply the newest snapshot and the commits behind it. Other processes may commit meanwhile."""
         missing: int | None = None
         for _ in range(ATTEMPTS_MAX):
             names = self._names()

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.commit_log import CommitLog
+from penstock.spark.lake.commit_log import TableCommitLog
 from penstock.spark.lake.compaction import CompactionTarget, merge_files
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS
@@ -213,15 +213,15 @@ def test_a_log_that_is_listed_while_it_changes_is_listed_again(
     table = TestTable(tmp_path / "orders", "parquet")
     for version in range(3):
         table.append(version, records(version, version + 1))
-    real, lists = CommitLog._names, list[int]()
+    real, lists = TableCommitLog._names, list[int]()
 
-    def names(self: CommitLog) -> set[tuple[int, bool]]:
+    def names(self: TableCommitLog) -> set[tuple[int, bool]]:
         lists.append(1)
         found = real(self)
         return found - {(2, False)} if len(lists) == 1 else found
 
-    monkeypatch.setattr(CommitLog, "_names", names)
-    assert CommitLog(table.folder).read().number == 3
+    monkeypatch.setattr(TableCommitLog, "_names", names)
+    assert TableCommitLog(table.folder).read().number == 3
     assert len(lists) == 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.spark.lake.commit_log import CommitLog, TableCommit
+from penstock.spark.lake.commit_log import TableCommit, TableCommitLog
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.lake_sink import AlreadyCommitted, LakeWriter, WrittenFiles
@@ -172,9 +172,9 @@ def test_a_commit_whose_number_was_given_away_comes_after_the_others(
     table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)
     table.append(0, records(0, 1))
     slow = table.write(0, records(0, 5, partition=1), app="slow")
-    real, slept = CommitLog._create, list[bool]()
+    real, slept = TableCommitLog._create, list[bool]()
 
-    def create(self: CommitLog, number: int, entry: TableCommit) -> bool:
+    def create(self: TableCommitLog, number: int, entry: TableCommit) -> bool:
         if entry.app == "slow" and not slept:
             slept.append(True)
             for version in range(1, 9):
@@ -185,6 +185,6 @@ def test_a_commit_whose_number_was_given_away_comes_after_the_others(
                 opened.vacuum(older_than_ms=1_000_000)
         return real(self, number, entry)
 
-    monkeypatch.setattr(CommitLog, "_create", create)
+    monkeypatch.setattr(TableCommitLog, "_create", create)
     assert table.commit(slow)
     assert table.offsets() == sorted([*range(9), *range(5)])
