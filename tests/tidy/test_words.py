@@ -50,6 +50,7 @@ INSTEAD = {
     "Place": "ClusterMember, or a position",
     "Planner": "StreamPlanner",
     "QueryNameAddress": "QueryNameReceiverAddress",
+    "RebalanceHistory": "RebalanceStatistics",
     "Repeats": "ProduceRequestCache",
     "Settled": "GroupTransition",
     "Sightings": "RevisionWaiter",
