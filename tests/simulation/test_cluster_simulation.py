@@ -149,7 +149,7 @@ def test_every_fault_strikes(kind: FaultKind) -> None:
     faults = [Fault(0, kind, 4.0, 3.0, (1,))]
     if kind is FaultKind.AMBUSH:
         faults.append(Fault(1, FaultKind.KILL, 4.5, 0.1, (2,)))  # somebody has to go into it
-    assert run_cluster(quiet._replace(faults=tuple(faults))).event_counts[kind] == 1
+    assert run_cluster(quiet._replace(faults=tuple(faults))).fault_counts[kind] == 1
 
 
 def test_what_struck_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,8 +77,8 @@ class SimCluster:
         self.hash = 0
         """A hash of all replies to clients and their times."""
         self.acknowledged = 0
-        self.event_counts: Counter[str] = Counter()
-        """By fault: how often it had an effect."""
+        self.fault_counts: Counter[str] = Counter()
+        """By fault, and by other things that a run causes: how often it had an effect."""
         self._violation: InvariantViolation | None = None
         self._ended: asyncio.Future[None]
         self._producers: list[SimProducer] = []
@@ -143,7 +143,7 @@ class SimCluster:
         try:
             loop.run_until_complete(self._run())
         finally:
-            self.event_counts += self.store.counts
+            self.fault_counts += self.store.counts
             loop.after_each = None
             loop.run_until_complete(self._end())
             self.hands.close()

@@ -68,7 +68,7 @@ class BitFlip(NamedTuple):
         False: the copy was replaced, removed or truncated, or the record deleted.
         """
         path, file, position, value = self.byte
-        is_same = self.node.disk.seen(path) is file
+        is_same = self.node.disk.visible_node(path) is file
         partition = self._partition()
         is_deleted = partition is not None and self.batch.next_offset <= partition.log.log_start_offset
         return is_same and not is_deleted and file.seen[position : position + 1] == bytes([value])
@@ -153,7 +153,7 @@ class BitRot:
         copy = ReplicaOnDisk(node, str(name))
         safe_end = copy.recovery_point()
         for offset in random.sample(offsets, min(5, len(offsets))):
-            stored, location = copy.at(offset), copy.location(offset)
+            stored, location = copy.batch_at(offset), copy.location(offset)
             if stored is None or location is None or stored.header.size <= HEADER_BYTES:
                 continue
             # Above the recovery point a start would treat the damage as a torn write and truncate it.
