@@ -1,33 +1,21 @@
 """The mutants of `python -m tools.mutants`: mistakes that the simulator or a test has to notice."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-
-class Mutant(NamedTuple):
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str = ""
-    """The file of tests that has to fail; empty: the simulator has to."""
-    is_of_one_broker: bool = False
-    """Whether the simulator's plans of a single broker have to fail."""
-
+from tools.damage_mistakes import DAMAGE_MISTAKES, MANAGER
+from tools.mutant import Mutant
 
 LEADING = "replication/leading.py"
 PARTITION = "replication/partition.py"
 FOLLOWING = "replication/following.py"
 LOG = "log/partition_log.py"
 DURABILITY = "metadata/durability.py"
-MANAGER = "replication/replica_manager.py"
-ELECTIONS = "controller/elections.py"
-DAMAGED = "broker/replication/damaged_replicas.py"
 RECOVERY = "log/recovery.py"
 SWAP = "log/compaction/swap.py"
 CLEANER = "log/compaction/cleaner.py"
 
 MUTANTS: Sequence[Mutant] = (
+    *DAMAGE_MISTAKES,
     # What is safe
     Mutant(
         "visible_before_flush",
@@ -190,6 +178,13 @@ MUTANTS: Sequence[Mutant] = (
         "",
         "tests/unit/log/test_producer_state.py",
     ),
+    Mutant(
+        "producers_evicted_early_are_not_logged",
+        "broker/storage/partition_storage.py",
+        "            self._log_evictions(now)\n",
+        "            pass\n",
+        "tests/unit/broker/storage/test_partition_storage.py",
+    ),
     # Groups
     Mutant(
         "commits_without_epoch",
@@ -223,125 +218,12 @@ MUTANTS: Sequence[Mutant] = (
         "return leading if epoch == leader_epoch else None",
         "return None",
     ),
-    # Damaged copies
     Mutant(
-        "damaged_copy_stays_in_sync",
-        DAMAGED,
-        "            if decision.all_changes:\n",
-        "            if False:\n",
-    ),
-    Mutant(
-        "damaged_copy_leaves_under_the_same_epoch",
-        ELECTIONS,
-        "*compare_sessions(image, (broker_id,)), bumps_leader_epoch=True\n",
-        "*compare_sessions(image, (broker_id,))\n",
-        "tests/unit/broker/replication/test_damaged_replicas.py",
-    ),
-    Mutant(
-        "damaged_partitions_wait_for_the_disk_of_others",
-        DAMAGED,
-        '''        await self._keep_doing(self._withdraw_all, self._withdrawals_due)
-
-    async def replace(self) -> None:
-        """The task that replaces damaged copies."""
-        await self._keep_doing(self._replace_all, self._replacements_due)
-''',
-        """        async def both() -> list[str]:
-            return [*await self._withdraw_all(), *await self._replace_all()]
-
-        await self._keep_doing(both, self._replacements_due)
-
-    async def replace(self) -> None:
-        pass
-""",
-        "tests/unit/broker/replication/test_damaged_replicas.py",
-    ),
-    Mutant(
-        "only_other_copy_is_trusted",
-        "log/data_directory.py",
-        "if room.others_in_sync < OTHERS_IN_SYNC_MIN or",
-        "if",
-        "tests/unit/broker/replication/test_damaged_replicas.py",
-    ),
-    Mutant(
-        "last_copy_is_moved_at_the_start",
-        MANAGER,
-        "        partition.mark_damaged(reason)\n        return partition, LostPartition(reason)\n\n"
-        "    def _may_be_elected",
-        "        partition.mark_damaged(reason)\n"
-        "        self._directory.move_damaged_to_strays(partition.name)\n"
-        "        return partition, LostPartition(reason)\n\n    def _may_be_elected",
-        "tests/unit/replication/test_replica_manager.py",
-    ),
-    Mutant(
-        "leadership_of_a_damaged_copy_is_kept",
-        DAMAGED,
-        "        if self._known:\n",
-        "        if False:\n",
-        "tests/unit/broker/replication/test_damaged_replicas.py",
-    ),
-    Mutant(
-        "restart_forgets_damage",
-        MANAGER,
-        "noted = self._directory.recorded_damage(name)",
-        "noted = None",
-        "tests/unit/replication/test_replica_manager.py",
-    ),
-    Mutant(
-        "truncation_counts_as_damage",
-        "broker/storage/cold_reads.py",
-        "        if log.is_truncating:\n",
-        "        if log.is_truncating and isinstance(outcome, CorruptData):\n"
-        "            self.on_failure(partition, outcome)\n        if log.is_truncating:\n",
-        "tests/unit/broker/storage/test_cold_reads.py",
-    ),
-    Mutant(
-        "io_error_counts_as_damage",
-        MANAGER,
-        "        except CorruptData as damage:\n",
-        "        except (CorruptData, StorageFailed) as damage:\n",
-        "tests/unit/replication/test_replica_manager.py",
-    ),
-    Mutant(
-        "unreadable_copy_is_kept",
-        "broker/storage/partition_storage.py",
-        "            self._read_failures.report(partition, problem)\n",
+        "rejection_is_lost_while_the_leader_is_deposed",
+        "broker/replication/isr_updates.py",
+        "            queued.leading.rejected(queued.proposal)\n",
         "            pass\n",
-        "tests/unit/broker/replication/test_damaged_replicas.py",
-    ),
-    Mutant(
-        "what_cannot_be_looked_at_is_gone",
-        "host/os_disk.py",
-        "            except (FileNotFoundError, NotADirectoryError):\n",
-        "            except OSError:\n",
-        "tests/unit/host/test_os_disk.py",
-    ),
-    Mutant(
-        "empty_copy_leads",
-        MANAGER,
-        """        if roles.is_leader(state):
-            return False
-        self._make(topic, state, empty.log, None, roles)
-""",
-        "        self._make(topic, state, empty.log, None, roles)\n",
-        "tests/unit/replication/test_replica_manager_roles.py",
-    ),
-    Mutant(
-        "damage_found_by_the_cleaner_is_kept",
-        "broker/storage/compaction.py",
-        """        if isinstance(failure, CorruptData):
-            self._storage.damage(partition, failure)
-            return
-""",
-        "",
-        "tests/unit/broker/storage/test_damage_in_background.py",
-    ),
-    Mutant(
-        "long_topic_names_leave_no_room_for_a_suffix",
-        "log/data_directory.py",
-        "    if len(name) <= STRAY_NAME_BYTES_MAX:\n",
-        "    if True:\n",
-        "tests/unit/log/test_data_directory.py",
+        "tests/unit/broker/replication/test_deposed_leader.py",
     ),
     # The start of a log
     Mutant(
@@ -374,6 +256,13 @@ MUTANTS: Sequence[Mutant] = (
         "log/truncation.py",
         "        if log_start > 0:\n",
         "        if False:\n",
+    ),
+    Mutant(
+        "full_truncation_keeps_the_stored_start",
+        LOG,
+        "        self.stored_start = truncated.stored_start\n",
+        "",
+        "tests/unit/log/test_truncation.py",
     ),
     Mutant(
         "retention_passes_the_high_watermark",
@@ -457,6 +346,13 @@ MUTANTS: Sequence[Mutant] = (
         "tests/unit/log/compaction/test_compaction_crash.py",
     ),
     Mutant(
+        "cleaned_segment_outlives_a_truncation",
+        "broker/storage/compaction.py",
+        "                if is_truncated() or not await self._swap(partition, step):\n",
+        "                if not await self._swap(partition, step):\n",
+        "tests/unit/broker/storage/test_cleaning_and_truncation.py",
+    ),
+    Mutant(
         "clean_offset_outlives_its_log",
         "log/compaction/cleaner_offsets.py",
         "0 <= rows[0][0] <= log_end_offset",
@@ -535,6 +431,34 @@ MUTANTS: Sequence[Mutant] = (
         "log/reading/time_lookup.py",
         "        if header.record_count > self._records_left:\n",
         "        if False:\n",
+        "tests/unit/log/reading/test_time_lookup.py",
+    ),
+    Mutant(
+        "newest_record_is_searched_without_the_index",
+        "log/reading/time_lookup.py",
+        "            if position >= first.position:\n",
+        "            if False:\n",
+        "tests/unit/log/reading/test_time_lookup.py",
+    ),
+    Mutant(
+        "lookups_by_time_use_the_threads_of_fetches",
+        "broker/broker.py",
+        "self._lookup_reads = ColdReads(self._lookup_pool, storage.read_failed)",
+        "self._lookup_reads = self._cold_reads",
+        "tests/unit/broker/storage/test_cold_reads.py",
+    ),
+    Mutant(
+        "lookup_by_time_does_not_start_over",
+        "broker/data/timestamp_lookups.py",
+        "                continue  # rule 2: planned again from the segments that the log has now\n",
+        "                return None\n",
+        "tests/unit/broker/data/test_timestamp_lookups.py",
+    ),
+    Mutant(
+        "lookup_by_time_goes_on_in_another_file",
+        "log/reading/time_lookup.py",
+        "if expected is not None and header.base_offset != expected:",
+        "if False:",
         "tests/unit/log/reading/test_time_lookup.py",
     ),
 )

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.known_mistakes import MUTANTS, Mutant
+from tools.known_mistakes import MUTANTS
+from tools.mutant import Mutant
 
 SOURCE = Path(__file__).parents[1] / "src"
 SEEDS_MAX = 150

@@ -171,10 +171,10 @@ class BrokerProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, timeout_s: float = 5) -> tuple[int, str]:
         """Status and body of an HTTP request to it."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as reply:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as refusal:
             with refusal:

@@ -16,6 +16,9 @@ from tests.integration.messages import QUIET
 PARTITIONS = 6
 GROUPS = [f"group-{number}" for number in range(9)]
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 6}
+UNAVAILABLE = re.compile(r"^penstock_group_coordinators_unavailable (\d+)$", re.MULTILINE)
+SCRAPE_S = 10
+"""How long Prometheus waits for a page unless it is told otherwise."""
 LAG = re.compile(r'penstock_group_lag_records\{group="([^"]+)",topic="orders",partition="(\d)"\} (\d+)')
 
 
@@ -48,6 +51,12 @@ def whole(broker: BrokerProcess, group: str) -> Any:
         return document if status == 200 and not document["partitions_unknown"] else None
 
     return eventually(look, seconds_max=30, every=0.2)
+
+
+def groups_in(broker: BrokerProcess, path: str) -> set[str]:
+    """Groups that have lag metrics on a page."""
+    _, text = broker.get(path)
+    return {group for group, _, _ in LAG.findall(text) if group in GROUPS}
 
 
 def without_ages(document: Any) -> Any:
@@ -134,6 +143,21 @@ def test_a_group_has_metrics_on_one_broker_for_all_its_partitions(cluster: Clust
     assert sums == {group: PARTITIONS * (10 - number) for number, group in enumerate(GROUPS)}
 
 
+def test_every_broker_has_the_lag_metrics_of_all_groups(cluster: ClusterProcesses) -> None:
+    for broker in cluster.brokers.values():
+        status, text = broker.get("/metrics/groups")
+        assert status == 200
+        lag = {(group, int(index)): int(behind) for group, index, behind in LAG.findall(text)}
+        expected = {
+            (group, index): 10 - number for number, group in enumerate(GROUPS) for index in range(PARTITIONS)
+        }
+        assert {each: lag.get(each) for each in expected} == expected
+        assert len(lag) == len(LAG.findall(text)), "each partition of a group has one series"
+        assert UNAVAILABLE.findall(text) == ["0"]
+        assert 'penstock_group_state{group="group-0",' in text
+        assert "penstock_connections" not in text
+
+
 def test_the_command_describes_a_group_at_any_broker(cluster: ClusterProcesses) -> None:
     for broker in cluster.brokers.values():
         told = penstock("group", "describe", "group-3", "--url", f"http://{broker.http}")
@@ -145,8 +169,7 @@ def test_the_command_describes_a_group_at_any_broker(cluster: ClusterProcesses) 
 def test_partitions_and_groups_of_a_silent_broker_are_said_to_be_unknown(cluster: ClusterProcesses) -> None:
     led_by_3 = {index for index in range(PARTITIONS) if cluster.leader("orders", index) == 3}
     assert led_by_3
-    _, text = cluster.brokers[3].get("/metrics")
-    of_broker_3 = {group for group, _, _ in LAG.findall(text) if group in GROUPS}
+    of_broker_3 = groups_in(cluster.brokers[3], "/metrics")
     other = next(group for group in GROUPS if group not in of_broker_3)
     mine = next(iter(of_broker_3))
     cluster.brokers[3].pause()
@@ -184,3 +207,18 @@ def test_after_a_broker_died_its_partitions_are_listed_as_offline(cluster: Clust
     status, answer = get(cluster.brokers[1], "/v1/groups?prefix=group-")
     assert [entry["partitions_unknown"] for entry in answer["groups"]] == [len(led_by_2)] * len(GROUPS)
     assert (status, answer["unavailable"]) == (200, [])
+
+
+def test_lag_metrics_count_a_coordinator_that_is_silent(cluster: ClusterProcesses) -> None:
+    # It leads again what it led before the test above paused it.
+    of_broker_3 = eventually(lambda: groups_in(cluster.brokers[3], "/metrics"), seconds_max=30)
+    cluster.brokers[3].pause()
+    try:
+        # Asked at once, while broker 3 still coordinates its groups.
+        status, text = cluster.brokers[1].get("/metrics/groups", timeout_s=SCRAPE_S)
+    finally:
+        cluster.brokers[3].resume()
+    assert (status, UNAVAILABLE.findall(text)) == (200, ["1"])
+    exported = {group for group, _, _ in LAG.findall(text) if group in GROUPS}
+    assert exported
+    assert exported.isdisjoint(of_broker_3)

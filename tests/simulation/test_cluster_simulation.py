@@ -29,7 +29,8 @@ from penstock.sim.cluster.shrinking import ClusterRecipe, shrink
 from penstock.sim.run import main, run_cluster, run_plan
 from penstock.sim.violation import InvariantViolation
 from tools import mutants
-from tools.known_mistakes import MUTANTS, Mutant
+from tools.known_mistakes import MUTANTS
+from tools.mutant import Mutant
 from tools.mutants import SOURCE, Control, kill, mutated, mutated_copy
 
 SECONDS = 30.0

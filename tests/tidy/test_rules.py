@@ -100,6 +100,20 @@ def test_the_table_of_metrics_has_each_metric_once() -> None:
     assert sorted(page) == sorted(set(page))
 
 
+LOCK = re.compile(r"\basyncio\.Lock\(\)")
+
+
+def test_the_decision_record_names_each_lock() -> None:
+    """A lock that is added or goes away changes which tasks may wait for each other."""
+    page = (ROOT / "docs" / "adr" / "0012-one-owner-per-state.md").read_text()
+    table = page.partition("| Lock | One at a time |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `([a-z_/]+\.py)`", table, re.MULTILINE)
+    made = [path for path in SOURCES if path.is_relative_to(SOURCE) for _ in LOCK.findall(path.read_text())]
+    assert sorted(named) == sorted(str(path.relative_to(SOURCE)) for path in made)
+    counts = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    assert f"{counts[len(named)].capitalize()} of `asyncio.Lock`" in page
+
+
 def test_each_file_says_what_it_is_for() -> None:
     texts = {relative(path): path.read_text() for path in SOURCES}
     silent = [name for name, text in texts.items() if text.strip() and not ast.get_docstring(ast.parse(text))]

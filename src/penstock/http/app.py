@@ -2,7 +2,7 @@
 
 GET /health/live     200 while the process responds at all
 GET /health/ready    200 when clients can be served; otherwise 503 with the reason
-GET /metrics         metrics for Prometheus (metrics.py)
+GET /metrics         metrics for Prometheus (metrics.py); /metrics/groups: those of all groups
 GET /v1/groups       consumer groups and their lag (groups.py)
 /v1/cluster          state of the cluster, draining and balancing (cluster.py)
 

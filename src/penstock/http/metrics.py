@@ -1,19 +1,24 @@
-"""GET /metrics: the broker, its state in the cluster and the groups that it coordinates, for Prometheus.
+"""Metrics for Prometheus.
+
+GET /metrics           the broker, its state in the cluster and the groups that it coordinates
+GET /metrics/groups    all groups of the cluster, from any broker
 
 Rule 1: the number of series is bounded. The groups with the largest lag come first, and a metric counts the
         groups that were left out.
-Rule 2: only a group's coordinator exports its series, for all its partitions. So a sum over the brokers of a
-        cluster counts each group once, and no broker scrapes another.
+Rule 2: on /metrics only a group's coordinator exports its series, for all its partitions. So a sum over the
+        brokers of a cluster counts each group once, and no broker scrapes another. On /metrics/groups every
+        broker exports all groups, so that a scrape of any one broker sees the lag of the cluster.
 Rule 3: after a number of groups, partitions and lines the event loop serves other tasks.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from aiohttp import web
 
 from penstock import __version__
 from penstock.broker.broker import RunningBroker
+from penstock.broker.groups.cluster_groups import ClusterGroupSurvey
 from penstock.broker.groups.coordinator_runtime import CoordinatorErrors
 from penstock.broker.groups.group_lag import GroupLagSurvey, GroupReport, PartitionReport
 from penstock.broker.storage.compaction import Compaction
@@ -35,6 +40,7 @@ class MetricsPage:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get("/metrics", self.metrics)
+        router.add_get("/metrics/groups", self.groups)
 
     async def metrics(self, request: web.Request) -> web.Response:
         survey = await self._broker.own_groups.survey(METRICS_GROUP_PARTITIONS_MAX)
@@ -49,7 +55,11 @@ class MetricsPage:
                 *coordinator_error_metrics(self._broker.own_groups.coordinator_errors()),
             ]
         )
-        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+        return _reply(text)
+
+    async def groups(self, request: web.Request) -> web.Response:
+        survey = await self._broker.groups.survey(METRICS_GROUP_PARTITIONS_MAX)
+        return _reply(await _rendered(cluster_group_metrics(survey)))
 
     def _broker_metrics(self) -> Iterator[Metric]:
         storage, server = self._broker.storage, self._broker.server
@@ -97,6 +107,10 @@ def compaction_metrics(compaction: Compaction) -> Iterator[Metric]:
         "Logs not cleaned again before the next start, because the disk failed to read or write them.",
         len(compaction.uncleanable),
     )
+
+
+def _reply(text: str) -> web.Response:
+    return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _rendered(metrics: Iterable[Metric]) -> str:
@@ -163,16 +177,34 @@ def group_metrics(survey: GroupLagSurvey) -> Iterator[Metric]:
     yield gauge(
         "penstock_groups", "Consumer groups that this broker coordinates.", len(groups) + survey.left_out
     )
-    yield gauge(
-        "penstock_groups_left_out",
-        "Groups without series here, because of their number: those least behind.",
-        survey.left_out,
-    )
+    yield _left_out(survey.left_out)
     yield gauge(
         "penstock_coordinators_loading",
         "Partitions of the offsets topic whose groups are not known yet.",
         survey.shards_loading,
     )
+    yield from _series_of(groups)
+
+
+def cluster_group_metrics(survey: ClusterGroupSurvey) -> Iterator[Metric]:
+    yield _left_out(survey.left_out)
+    yield gauge(
+        "penstock_group_coordinators_unavailable",
+        "Coordinators that did not answer, or not for all their groups: these have no series.",
+        len({each.broker_id for each in survey.unavailable}),
+    )
+    yield from _series_of(survey.groups)
+
+
+def _left_out(count: int) -> Metric:
+    return gauge(
+        "penstock_groups_left_out",
+        "Groups without series here, because of their number: those least behind.",
+        count,
+    )
+
+
+def _series_of(groups: Sequence[GroupReport]) -> Iterator[Metric]:
     yield Metric(
         "penstock_group_state",
         GAUGE,

@@ -419,9 +419,14 @@ class ReplicaManager:
         found = self.find_by_id(partition.topic_id, partition.name.partition)
         if found is None or found.log is not partition.log or found.is_damaged:
             return None
-        self._waiting.discard(found.log)
         found.mark_damaged(reason)
-        return found
+        if found.log in self._waiting:
+            # The leader epoch of the image waits for a truncation whose end no longer matters. The repair of
+            # the copy waits for the storage to have that epoch (broker/replication/damaged_replicas.py).
+            self._waiting.discard(found.log)
+            topic, state = self._topic_and_state(found)
+            self._begin_leader_epoch(topic, state, found, self._roles(self._image_now()))
+        return self.find_by_id(partition.topic_id, partition.name.partition)
 
     def release_damaged(self, partition: Partition) -> Partition:
         """Close the files of a damaged replica so that its folder can be moved. Returns the `Partition` that

@@ -216,6 +216,15 @@ def test_a_log_that_begins_anew_is_empty_and_goes_on_where_it_begins(offset: int
     assert batches(left) == batches(log)
 
 
+def test_a_log_that_begins_earlier_than_before_says_so() -> None:
+    """Its start file is what a follower promises its leader: no deletion above it is known to be stored."""
+    _, log = written(0)
+    log.disk.store([log.start_file(Offset(15))])
+    log.start_stored(Offset(15))
+    truncate_fully_and_start_at(log, Offset(7))
+    assert (log.log_start_offset, log.stored_start) == (7, 7)
+
+
 def test_a_log_without_a_folder_can_begin_elsewhere() -> None:
     disk = new_disk()
     log = new_log(disk)

@@ -272,14 +272,31 @@ def test_a_truncation_that_ends_on_a_damaged_copy_changes_nothing() -> None:
     follower = followed.partition
     cut = Truncation(follower.log, Offset(1))
     followed.see(image(state(THIRD, epoch=3)))
-    assert followed.partitions.damage(follower, "bit rot") is follower
+    damaged = followed.partitions.damage(follower, "bit rot")
     assert not followed.partitions._waiting, "no leader epoch waits for a copy that is out of use"
     woken: list[int] = []
     follower.fetch_waits[woken.append] = 0
     cut.run()
     cut.end()
     followed.partitions.truncation_ended(follower)
-    assert (followed.partition is follower, follower.is_damaged, woken) == (True, True, [])
+    assert (followed.partition is damaged, follower.is_damaged, woken) == (True, True, [])
+
+
+def test_a_copy_damaged_during_a_truncation_has_the_leader_epoch_that_waited() -> None:
+    """Its repair waits for the storage to have the leader epoch of the image: no other image need come."""
+    followed = Followed(state(ME))
+    write(followed.partition)
+    write(followed.partition)
+    followed.see(image(state(OTHER, epoch=2)))
+    follower = followed.partition
+    Truncation(follower.log, Offset(1))
+    followed.see(image(state(THIRD, epoch=3)))
+    damaged = followed.partitions.damage(follower, "bit rot")
+    assert damaged is followed.partition
+    assert damaged is not None
+    assert (damaged.leader_epoch, damaged.is_damaged) == (3, True)
+    assert damaged.offline is not None
+    assert (damaged.offline.code, damaged.offline.detail) == (ErrorCode.KAFKA_STORAGE_ERROR, "bit rot")
 
 
 def test_an_empty_copy_does_not_lead() -> None:

@@ -7,7 +7,7 @@ Behaviour
     sends it when it is given the file that it wrote for rolling back.
     Another directory is LOG_DIR_NOT_FOUND, whatever the partition. A partition that does not exist is
     UNKNOWN_TOPIC_OR_PARTITION; one without a replica here REPLICA_NOT_AVAILABLE, which the tool retries;
-    after a failure of the disk all are KAFKA_STORAGE_ERROR.
+    a replica that is offline is KAFKA_STORAGE_ERROR, and after a failure of the disk all are.
     Of several directories for one partition the last counts. A client that may not alter the cluster gets
     CLUSTER_AUTHORIZATION_FAILED for each partition.
 Differs from Kafka
@@ -72,8 +72,9 @@ class AlterReplicaLogDirs:
             return ErrorCode.LOG_DIR_NOT_FOUND
         if self._failure() is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if self._partitions.find(*name) is not None:
-            return ErrorCode.NONE
+        partition = self._partitions.find(*name)
+        if partition is not None:
+            return ErrorCode.NONE if partition.offline is None else ErrorCode.KAFKA_STORAGE_ERROR
         topic = self._cluster.image.topics.get(name.topic)
         exists = topic is not None and 0 <= name.partition < len(topic.partitions)
         return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
-from penstock.broker.groups.group_lag import GroupLagReporter, GroupReport
+from penstock.broker.groups.group_lag import ChosenGroups, GroupLagReporter, GroupReport
 from penstock.chunks import chunks
 from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode
@@ -58,6 +58,15 @@ class GroupPage(NamedTuple):
     next_after: str | None
     """Value of `after` for the next page; None: this is the last page."""
     unavailable: Sequence[UnavailableCoordinator] = ()
+
+
+class ClusterGroupSurvey(NamedTuple):
+    """Reports of the cluster's groups, up to a limit of partitions."""
+
+    groups: Sequence[GroupReport]
+    """The groups with the most lag, if not all groups fit, sorted by name."""
+    left_out: int
+    unavailable: Sequence[UnavailableCoordinator]
 
 
 class ClusterGroups:
@@ -112,6 +121,28 @@ class ClusterGroups:
         groups.sort(key=lambda report: report.status.group_id)
         return GroupPage(groups, next_after, unavailable)
 
+    async def survey(self, partitions_max: int) -> ClusterGroupSurvey:
+        """Report every group if their partitions fit into `partitions_max`, else the groups with most lag."""
+        async with self._slots:
+            unavailable = self._leaderless_partitions()
+            # Each coordinator is asked for its choice and then for its reports, without a wait for the
+            # others: a silent one delays the page by one time limit and no more.
+            surveyed = await _ask_each(
+                self._coordinators(),
+                lambda node: _as_unavailable(node, self._survey_of(node, partitions_max)),
+                unavailable,
+            )
+        found: list[GroupReport] = []
+        left_out = 0
+        for node, (chosen, reports) in surveyed:
+            found += reports
+            left_out += chosen.left_out
+            if chosen.shards_loading:
+                detail = f"{chosen.shards_loading} of its partitions are being loaded"
+                unavailable.append(UnavailableCoordinator(node, detail))
+        kept = with_most_lag(found, partitions_max)
+        return ClusterGroupSurvey(kept, left_out + len(found) - len(kept), tuple(unavailable))
+
     def _coordinators(self) -> list[int]:
         topic = self._cluster.image.topics.get(GROUP_TOPIC)
         leaders = set() if topic is None else {state.leader for state in topic.partitions}
@@ -142,6 +173,17 @@ class ClusterGroups:
             reports += [decoded(node, bytes(encoded)) for encoded in answer.reports]
         return reports
 
+    async def _survey_of(self, node: int, partitions_max: int) -> tuple[ChosenGroups, list[GroupReport]]:
+        chosen = await self._choose(node, partitions_max)
+        reports = await self._reports(node, chosen.names)
+        return chosen, [report for report in reports if report is not None]
+
+    async def _choose(self, node: int, partitions_max: int) -> ChosenGroups:
+        if node == self._node_id:
+            return await self._own.choose(partitions_max)
+        answer = await self._send(node, GroupReportsRequest(partitions_max=partitions_max))
+        return ChosenGroups(answer.names, answer.left_out, answer.shards_loading)
+
     async def _send(self, node: int, request: GroupReportsRequest) -> GroupReportsResponse:
         if self._peers is None:
             raise PeerUnavailable(node, "this broker is alone")
@@ -168,6 +210,26 @@ def decoded(node: int, data: bytes) -> GroupReport | None:
         raise PeerUnavailable(
             node, f"its report cannot be read, it may be of another release: {problem}"
         ) from problem
+
+
+async def _as_unavailable(node: int, reply: Awaitable[ReplyType]) -> ReplyType:
+    """Treat a coordinator whose groups are loading or have just moved as one that did not respond."""
+    try:
+        return await reply
+    except ApiError as problem:
+        raise PeerUnavailable(node, str(problem)) from problem
+
+
+def with_most_lag(reports: Sequence[GroupReport], partitions_max: int) -> list[GroupReport]:
+    """The reports with the most lag that fit, sorted by name. Each has at least one series."""
+    room, kept = partitions_max, []
+    for report in sorted(reports, key=lambda each: (-each.totals.behind, each.status.group_id)):
+        # A group that does not fit is skipped, and smaller groups behind it may still fit.
+        count = max(1, len(report.partitions))
+        if count <= room:
+            room -= count
+            kept.append(report)
+    return sorted(kept, key=lambda each: each.status.group_id)
 
 
 async def _ask_each(

@@ -4,8 +4,8 @@ A report is computed on request. It combines the state of the coordinators (memb
 offsets, rates) with data from the leaders of the partitions, on this broker or others (`log_positions.py`:
 log start offset, high watermark, and the age of the first record that the group has not consumed).
 
-Metrics cover only these groups, so that each group has time series on one broker of the cluster.
-`cluster_groups.py` reports all groups of the cluster on every broker.
+The broker's own metrics cover only these groups, so that each group has time series on one broker of the
+cluster. `cluster_groups.py` reports all groups of the cluster on every broker.
 
 Rule: many groups are processed GROUPS_REPORTED_PER_TURN at a time, and the event loop runs in between.
 """
@@ -64,6 +64,14 @@ class GroupReport(NamedTuple):
     totals: LagTotals
 
 
+class ChosenGroups(NamedTuple):
+    """Names of the groups with the most lag, up to a limit of partitions, sorted by name."""
+
+    names: Sequence[str]
+    left_out: int = 0
+    shards_loading: int = 0
+
+
 class GroupLagSurvey(NamedTuple):
     """Reports of this broker's groups, up to a limit of partitions."""
 
@@ -116,16 +124,21 @@ class GroupLagReporter:
     async def survey(self, partitions_max: int) -> GroupLagSurvey:
         """Report every group if their partitions fit into `partitions_max`, else the groups with most lag."""
         async with self._slots:
-            names, rejections = await self._names(lambda state, now: list(state.names()))
-            chosen = await self._choose_groups(names, partitions_max)
+            chosen = await self.choose(partitions_max)
             reports: list[GroupReport] = []
-            for some in chunks(chosen, GROUPS_REPORTED_PER_TURN):
+            for some in chunks(chosen.names, GROUPS_REPORTED_PER_TURN):
                 reports += await self._build_reports(
                     [each for each in await self._statuses(some, _MOVED) if each]
                 )
-        return GroupLagSurvey(reports, len(names) - len(chosen), len(rejections))
+        return GroupLagSurvey(reports, chosen.left_out, chosen.shards_loading)
 
     # Selection of groups
+
+    async def choose(self, partitions_max: int) -> ChosenGroups:
+        """All groups if their partitions fit into `partitions_max`, else those with the most lag."""
+        names, rejections = await self._names(lambda state, now: list(state.names()))
+        chosen = await self._choose_groups(names, partitions_max)
+        return ChosenGroups(chosen, len(names) - len(chosen), len(rejections))
 
     async def _names(
         self, query: Callable[[GroupStateMachine, Now], list[str]]

@@ -16,7 +16,12 @@ from penstock.errors import CorruptData
 from penstock.host.disk import File, opened
 from penstock.limits import RECORD_TIME_EXPANDED_BYTES_MAX, RECORD_TIME_RECORDS_MAX, SECOND_MS
 from penstock.log.partition_log import PartitionLog
-from penstock.log.reading.cold_reading import LoadedIndexes, SegmentView, find_batch
+from penstock.log.reading.cold_reading import (
+    LoadedIndexes,
+    SegmentView,
+    find_batch,
+    validate_stored_batch,
+)
 from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
 from penstock.protocol.records import timed_records
 from penstock.types import Offset
@@ -71,16 +76,19 @@ class FirstRecordRead:
             return header.base_timestamp
         if header.record_count > self.records_max:
             return header.max_timestamp
-        return self._time_of_record(file.read(position, header.size), header)
+        batch = file.read(position, header.size)
+        validate_stored_batch(batch, header, 0, f"{self.segment.log_path} at {position}")
+        return self._time_of_record(batch, header)
 
     def _time_of_record(self, batch: bytes, header: BatchHeader) -> int | None:
         """Timestamp of the record; None if compaction removed the records at the end of the batch."""
+        # The checksum is valid, so an error is what the producer sent, or the batch is too large to open.
         try:
             for found, timestamp in timed_records(batch, limit_bytes=self.expanded_bytes_max)[1]:
                 if found >= self.offset:
                     return timestamp
         except CorruptData:
-            return header.max_timestamp  # its producer sent it so, or it is too large: the header counts
+            return header.max_timestamp
         return None
 
 

@@ -17,6 +17,8 @@ Rule 2: `yield_gil` is called every few hundred records. It lets the event loop 
         client no longer waits for the result.
 Rule 3: batches without records claim nothing: compaction writes them in the position of removed records, with
         the largest timestamp of those.
+Rule 4: every header continues the offsets of the header before it. Compaction may replace a segment between
+        two steps, and at the position where the next step begins the new file has another batch.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -35,10 +37,12 @@ from penstock.log.reading.cold_reading import (
     LoadedIndexes,
     SegmentView,
     find_batch,
+    header_at,
     validate_stored_batch,
+    wrong_offset_error,
 )
 from penstock.log.segment import Segment
-from penstock.protocol.batches import HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.batches import BatchHeader
 from penstock.protocol.records import timed_records
 from penstock.types import NO_TIMESTAMP, Offset
 
@@ -89,11 +93,23 @@ class LookupStep(NamedTuple):
     loaded: Sequence[LoadedIndexes]
 
 
+class _Place(NamedTuple):
+    """Position of a batch in its segment."""
+
+    position: int
+    offset: Offset | None = None
+    """Its base offset; None: `find_batch` has just checked it."""
+
+
 class _Claim(NamedTuple):
     """A batch, with the largest timestamp that its header claims."""
 
     position: int
     header: BatchHeader
+
+    @property
+    def next_place(self) -> _Place:
+        return _Place(self.position + self.header.size, self.header.next_offset)
 
 
 _Steps = Generator[None, None, TimedOffset | None]
@@ -150,15 +166,15 @@ class TimeSearch:
         return None
 
     def _first_in_segment(self, view: SegmentView, timestamp: int) -> _Steps:
-        position = self._first_position(view, timestamp)
+        place = _Place(self._first_position(view, timestamp))
         while True:
-            claim = yield from self._next_claim(view, position, timestamp)
+            claim = yield from self._next_claim(view, place, timestamp)
             if claim is None:
                 return None
             for timed in self._records(view, claim):
                 if timed.timestamp >= timestamp:
                     return timed
-            position = claim.position + claim.header.size
+            place = claim.next_place
             yield
 
     def _first_position(self, view: SegmentView, timestamp: int) -> int:
@@ -200,16 +216,18 @@ class TimeSearch:
 
     def _newest_in_segment(self, view: SegmentView, newest: int) -> _Steps:
         start = self._lookup.start_offset
-        first = find_batch(self._open_file(view), self._indexes(view).by_offset, start, view.size_bytes)
+        first = _Place(
+            find_batch(self._open_file(view), self._indexes(view).by_offset, start, view.size_bytes)
+        )
         best: TimedOffset | None = None
-        if view.base_offset < start and first < view.size_bytes:
+        if view.base_offset < start and first.position < view.size_bytes:
             # Only some records of the batch that holds the log start count, so its header alone does not
             # decide.
-            claim = _Claim(first, self._header(view, first))
+            claim = _Claim(first.position, self._header(view, first.position))
             if claim.header.base_offset < start:
                 if claim.header.record_count:
                     best = self._newest_of(view, claim)
-                first += claim.header.size
+                first = claim.next_place
                 yield
         claimed = yield from self._largest_claim(view, first, newest)
         if claimed is not None and (best is None or claimed.header.max_timestamp > best.timestamp):
@@ -220,9 +238,9 @@ class TimeSearch:
         return best
 
     def _largest_claim(
-        self, view: SegmentView, first: int, newest: int
+        self, view: SegmentView, first: _Place, newest: int
     ) -> Generator[None, None, _Claim | None]:
-        """First batch from position `first` on with the largest claimed timestamp of all in range."""
+        """First batch from `first` on with the largest claimed timestamp of all in range."""
         indexes, end = self._indexes(view), self._lookup.end_offset
         brought_by, last_indexed = (
             indexes.by_time.newest_before(end),
@@ -231,10 +249,12 @@ class TimeSearch:
         if brought_by is not None:
             file = self._open_file(view)
             position = find_batch(file, indexes.by_offset, brought_by, view.size_bytes)
-            if position >= first:
+            if position >= first.position:
                 best = _Claim(position, self._header(view, position))
                 # Batches behind the last entry of both indexes are in neither.
-                behind = find_batch(file, indexes.by_offset, max(last_indexed, brought_by), view.size_bytes)
+                behind = _Place(
+                    find_batch(file, indexes.by_offset, max(last_indexed, brought_by), view.size_bytes)
+                )
                 later = yield from self._largest_of(view, behind, newest)
                 if later is not None and later.header.max_timestamp > best.header.max_timestamp:
                     best = later
@@ -243,16 +263,17 @@ class TimeSearch:
         return (yield from self._largest_of(view, first, newest))
 
     def _largest_of(
-        self, view: SegmentView, position: int, newest: int
+        self, view: SegmentView, place: _Place, newest: int
     ) -> Generator[None, None, _Claim | None]:
         """The same by reading every header. None of them claims more than `newest`."""
         best: _Claim | None = None
         while best is None or best.header.max_timestamp < newest:
             least = NO_TIMESTAMP if best is None else best.header.max_timestamp + 1
-            claim = yield from self._next_claim(view, position, least)
+            claim = yield from self._next_claim(view, place, least)
             if claim is None:
                 break
-            best, position = claim, claim.position + claim.header.size
+            best, place = claim, claim.next_place
+            yield from self._count_header()
         return best
 
     def _newest_of(self, view: SegmentView, claim: _Claim) -> TimedOffset | None:
@@ -265,16 +286,17 @@ class TimeSearch:
     # Headers
 
     def _next_claim(
-        self, view: SegmentView, position: int, timestamp: int
+        self, view: SegmentView, place: _Place, timestamp: int
     ) -> Generator[None, None, _Claim | None]:
         """Next batch with records whose header claims a timestamp as new as this."""
+        position, expected = place
         while position < view.size_bytes:
-            header = self._header(view, position)
+            header = self._header(view, position, expected)
             if header.base_offset >= self._lookup.end_offset:
                 return None
             if header.record_count and header.max_timestamp >= timestamp:
                 return _Claim(position, header)
-            position += header.size
+            position, expected = position + header.size, header.next_offset
             yield from self._count_header()
         return None
 
@@ -284,8 +306,12 @@ class TimeSearch:
         if self._headers_left <= 0:
             yield
 
-    def _header(self, view: SegmentView, position: int) -> BatchHeader:
-        return parse_header(self._open_file(view).read(position, HEADER_BYTES))
+    def _header(self, view: SegmentView, position: int, expected: Offset | None = None) -> BatchHeader:
+        """Read a header. CorruptData: the batch there does not begin at the expected offset (rule 4)."""
+        header = header_at(self._open_file(view), position)
+        if expected is not None and header.base_offset != expected:
+            raise wrong_offset_error(f"{view.log_path} at {position}", header, expected)
+        return header
 
     # Records
 

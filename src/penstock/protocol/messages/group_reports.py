@@ -16,6 +16,10 @@ class GroupReportsRequest(Struct):
     """Maximum number of group names to return, in the order of names; 0: none."""
     prefix: String = ""
     after: String = ""
+    partitions_max: Int32 = 0
+    """Return the names of the groups with the most lag instead, which have at most so many partitions; 0:
+    do not.
+    """
 
 
 class GroupReportsResponse(Struct):
@@ -24,6 +28,10 @@ class GroupReportsResponse(Struct):
     names: list[String] = []
     reports: list[Bytes] = []
     """One report per group id, in their order; empty if there is no such group."""
+    left_out: Int32 = 0
+    """Groups with less lag, beyond `partitions_max`."""
+    shards_loading: Int32 = 0
+    """With `partitions_max`: partitions of the group topic whose groups are not known yet."""
 
 
 GROUP_REPORTS = Api(

@@ -89,6 +89,14 @@ async def test_after_a_failure_of_the_disk_nothing_can_be_altered(inside: Broker
     assert codes == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR}
 
 
+async def test_a_replica_that_is_offline_is_not_said_to_be_where_it_belongs(inside: BrokerHarness) -> None:
+    damaged = inside.partitions.find("t", 0)
+    assert damaged is not None
+    damaged.go_offline("a batch does not match its checksum")
+    codes = await altered(inside, (PATH, "t", [0, 1]))
+    assert codes == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR, ("t", 1): ErrorCode.NONE}
+
+
 async def test_who_may_not_alter_the_cluster_learns_nothing(inside: BrokerHarness) -> None:
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     codes = await altered(inside, (PATH, "t", [0]), (OTHER, "no", [0]), authorizer=deny_everything)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,10 @@ class Watch(AdjustableClock):
 
     def monotonic(self) -> float:
         return self.now
+
+
+def report(name: str, failure: BaseException) -> None:
+    raise AssertionError(f"{name}: {failure}")
 
 
 class Wiring:
@@ -129,6 +133,53 @@ async def test_a_lookup_ends_when_the_time_of_its_request_is_up(
         entry = (await finished).topics[0].partitions[0]
         assert (entry.error_code, entry.offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         assert it.turns == 2
+
+
+async def test_a_lookup_that_reads_only_headers_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    async with running(tmp_path) as inside:
+        (partition,) = await inside.topic("t")
+        for _ in range(50):
+            append(partition, NOW_MS - 1)
+        append(partition, NOW_MS)
+        watch, entry = Watch(), ListOffsetsPartitionResponse(0)
+
+        class SlowPool:
+            async def run(self, job: Callable[[], Any]) -> Any:
+                watch.now += 1
+                return job()
+
+        pool: Any = SlowPool()
+        reads = ColdReads(pool, lambda partition, damage: None)
+        lookups = TimeLookups(reads, Tasks(report), watch, LookupLimits(headers_per_step=5), lambda: None)
+        finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply = lookups.begin([Lookup(entry, partition, NOW_MS)], ListOffsetsResponse(), timeout_ms=3_000)
+        reply.then(finished.set_result)
+        await finished
+        assert entry.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_a_lookup_starts_over_when_retention_removes_a_segment(tmp_path: Path) -> None:
+    async with running(tmp_path) as inside:
+        (partition,) = await inside.topic("t")
+        log, entry = partition.log, ListOffsetsPartitionResponse(0)
+        append(partition, 5, NOW_MS)
+        log.roll()
+        append(partition, NOW_MS)
+
+        class OvertakenPool:
+            async def run(self, job: Callable[[], Any]) -> Any:
+                if len(log.segments) > 1:
+                    for path in log.drop_segments(1):
+                        log.disk.remove(path)
+                return job()
+
+        pool: Any = OvertakenPool()
+        lookups = TimeLookups(ColdReads(pool, lambda partition, damage: None), Tasks(report), Watch())
+        finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply = lookups.begin([Lookup(entry, partition, NOW_MS)], ListOffsetsResponse(), timeout_ms=0)
+        reply.then(finished.set_result)
+        await finished
+        assert (entry.error_code, entry.offset, entry.timestamp) == (0, 2, NOW_MS)
 
 
 async def test_a_broker_that_stops_waits_for_no_lookup(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.broker.cluster.peer_requests import PeerUnavailable
 from penstock.broker.cluster.topic_creation import RequestedTopic, TopicCreation
 from penstock.broker.context import RequestContext
-from penstock.broker.groups.cluster_groups import decoded
+from penstock.broker.groups.cluster_groups import decoded, with_most_lag
 from penstock.broker.groups.group_lag import GroupReport, PartitionReport
 from penstock.config.sources import load
 from penstock.controller.topics import TopicRequest, delete_topic
@@ -251,6 +251,51 @@ async def test_when_there_are_too_many_the_furthest_behind_are_shown(alive: Livi
     survey = await alive.broker.own_groups.survey(7)
     assert [report.status.group_id for report in survey.groups] == ["g00", "g01", "g02"]
     assert survey.left_out == 17
+
+
+async def test_of_the_groups_of_the_cluster_the_furthest_behind_are_shown(alive: Living) -> None:
+    await alive.topic("orders", 2)
+    await alive.produce("orders", 100)
+    for number in range(20):
+        await alive.commit(f"g{number:02d}", {ORDERS: 19 - number, TopicPartition("orders", 1): 0})
+    survey = await alive.reports.survey(7)
+    assert [report.status.group_id for report in survey.groups] == ["g17", "g18", "g19"]
+    assert (survey.left_out, survey.unavailable) == (17, ())
+    everything = await alive.reports.survey(40)
+    assert (len(everything.groups), everything.left_out) == (20, 0)
+    behind = [(report.status.group_id, report.totals.behind) for report in everything.groups]
+    assert behind == [(f"g{number:02d}", 81 + number) for number in range(20)]
+
+
+async def test_what_several_coordinators_report_is_cut_to_the_furthest_behind(alive: Living) -> None:
+    await alive.topic("orders")
+    await alive.produce("orders", 10)
+    await alive.commit("g", {ORDERS: 4})
+    report = await alive.one("g")
+
+    def behind(name: str, records: int, partitions: int = 1) -> GroupReport:
+        return report._replace(
+            status=report.status._replace(group_id=name),
+            totals=report.totals._replace(behind=records),
+            partitions=[*report.partitions] * partitions,
+        )
+
+    # c has more partitions than are left after a; b and d fit.
+    reports = [behind("d", 7), behind("b", 8), behind("a", 10, 2), behind("c", 9, 3), behind("e", 1)]
+    assert [each.status.group_id for each in with_most_lag(reports, 4)] == ["a", "b", "d"]
+
+
+async def test_a_coordinator_chooses_the_groups_that_are_furthest_behind_for_another(alive: Living) -> None:
+    await alive.topic("orders")
+    await alive.produce("orders", 100)
+    for number in range(5):
+        await alive.commit(f"g{number}", {ORDERS: 50 - number})
+    handler = GroupReportsHandler(alive.broker.own_groups)
+    anybody = context_of(AllowEverything())
+    answer = await handler(GroupReportsRequest(partitions_max=2), anybody)
+    assert (answer.error_code, answer.names, answer.left_out) == (ErrorCode.NONE, ["g3", "g4"], 3)
+    too_many = await handler(GroupReportsRequest(partitions_max=5_001), anybody)
+    assert too_many.error_code == ErrorCode.POLICY_VIOLATION
 
 
 async def test_offsets_of_a_topic_that_is_gone_are_not_shown_for_one_of_its_name(alive: Living) -> None:

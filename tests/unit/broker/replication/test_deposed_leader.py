@@ -15,6 +15,7 @@ from penstock.broker.data.fetch_reader import FetchParams
 from penstock.broker.replication.replica_fetchers import InterBrokerLink
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
+from penstock.controller.configs import alter_topic_config
 from penstock.host.metadata_store import Put, SessionId, StoreChange, StoreUnavailable
 from penstock.limits import ETCD_REQUEST_MS_MAX
 from penstock.metadata.cluster_image import ClusterImage
@@ -232,5 +233,28 @@ def test_a_proposal_is_settled_while_its_leader_is_deposed(monkeypatch: pytest.M
         leader.partitions.may_lead = lambda image: True
         leader.partitions.recheck_leadership()
         assert leader.partition.leading is leading
+
+    play(monkeypatch, scene)
+
+
+def test_a_proposal_that_is_rejected_while_its_leader_is_deposed_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The partition stays as it is, so that no image settles the proposal."""
+
+    async def scene(scene: Scene) -> None:
+        leader = scene.leader
+        await scene.lose_the_answer()
+        leading = leader.partition.leading
+        assert leading is not None
+        leader.partitions.may_lead = lambda image: False
+        leader.partitions.recheck_leadership()
+        assert leader.partition.leading is None
+        await leader.two.cluster.change(
+            lambda image: alter_topic_config(image, "orders", {"min.insync.replicas": "1"})
+        )
+        leader.node.client.watch_events_flow.set()
+        await until(lambda: leading.proposal is None)
+        assert leading.isr == (1,)
 
     play(monkeypatch, scene)

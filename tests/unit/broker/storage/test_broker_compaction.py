@@ -26,7 +26,7 @@ from penstock.http.prometheus import lines as metric_lines
 from penstock.limits import MIB
 from penstock.log.compaction.cleanable import LogToClean
 from penstock.log.compaction.cleaner import clean
-from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, CleaningResult, CleaningStep
+from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, CleaningStep
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
@@ -34,7 +34,6 @@ from penstock.protocol.records import Record, build_batch, iterate
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
-from tests.unit.log.log_support import truncate_to
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(MIB), "min.cleanable.dirty.ratio": "0.1"}
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -394,24 +393,6 @@ async def test_another_copy_of_a_log_is_not_believed_to_be_clean(tmp_path: Path)
             while await broker.compaction.clean_dirtiest():
                 pass
         assert b"K" not in values(partition)
-
-
-async def test_a_log_truncated_while_its_cleaning_ends_is_not_called_clean(tmp_path: Path) -> None:
-    async with broker_with(tmp_path) as broker:
-        partition = await make(broker, "t")
-        await fill(broker, partition, 3)
-
-        class Truncates(InlineCleaner):
-            async def go_on(self) -> CleaningStep:
-                step = await super().go_on()
-                if isinstance(step, CleaningResult):
-                    truncate_to(partition.log, Offset(partition.log.log_end_offset - 1))
-                return step
-
-        broker.compaction.cleaner = Truncates(broker)
-        await broker.compaction.clean_dirtiest()
-        assert partition.log.clean_to is None
-        assert not (tmp_path / LOGS / "t-0" / CHECKPOINT).exists()
 
 
 async def test_a_log_that_lost_its_records_is_dirty(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """A read that fails in a worker thread: whether it met damage, or a log that changed meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
@@ -17,26 +19,36 @@ from penstock.broker.data.timestamp_lookups import TimeLookups
 from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
 from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
+from penstock.config.listeners import Address
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFailed
 from penstock.host.clock import SystemClock
 from penstock.host.os_disk import OsDisk, OsFile
 from penstock.host.tasks import Tasks
 from penstock.host.worker import WorkerPool
-from penstock.limits import MIB, READ_FAILURES_APART_MS
+from penstock.limits import COLD_READ_THREADS, MIB, READ_FAILURES_APART_MS
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.recovery import open_log
 from penstock.log.truncation import FullTruncation, Truncation
 from penstock.observability.logs import StreamLog
-from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
+from penstock.protocol.messages.fetch import (
+    FETCH,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionData,
+)
 from penstock.protocol.messages.list_offsets import (
+    LIST_OFFSETS,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from penstock.replication.partition import Partition, log_settings
 from penstock.security.access import ANONYMOUS, AllowEverything
-from penstock.types import NO_TOPIC_ID, Offset
+from penstock.types import NO_TOPIC_ID, Offset, TopicId
+from penstock.wire.async_client import connected
 from tests.unit.broker.groups.test_group_lag import ORDERS, Living
 from tests.unit.broker.storage.test_broker_compaction import broker_with, fill, found, make
 from tests.unit.broker.waiting import until
@@ -44,6 +56,8 @@ from tests.unit.log.log_support import FOLDER, append, checkpoint, flush, new_di
 from tests.unit.replication.replica_support import DEFAULTS, follower_on
 
 COMMITTED = 20
+LAST_OF_NONE = -1
+"""The epoch of a fetch without a session."""
 CONTEXT = RequestContext(ANONYMOUS, "PLAINTEXT", "peer", AllowEverything())
 SECONDS_MAX = 10
 
@@ -253,6 +267,78 @@ async def test_whoever_finds_damage_it_is_logged_and_handed_over(tmp_path: Path,
         assert told == [partition]
         assert partition.offline is not None
         assert lines.getvalue().count("partition.damaged") == 1
+
+
+FETCH_ALL = FetchRequest(
+    max_wait_ms=0,
+    topics=[FetchTopic("t", TopicId(b"t".ljust(16)), [FetchPartition(partition=0, partition_max_bytes=MIB)])],
+    session_epoch=LAST_OF_NONE,
+)
+FIND_TIME = ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=5)])])
+
+
+@pytest.mark.parametrize(("api", "request_"), [(FETCH, FETCH_ALL), (LIST_OFFSETS, FIND_TIME)])
+async def test_a_request_of_a_client_that_meets_damage_hands_over(
+    tmp_path: Path, api: Any, request_: Any
+) -> None:
+    """By the reads that the broker gave to its handlers."""
+    async with broker_with(tmp_path) as broker:
+        await fill(broker, await make(broker, "t"), 1, time_ms=77)
+    flip_a_byte(tmp_path / "data/logs/t-0" / f"{0:020d}.log")
+    async with broker_with(tmp_path) as broker:
+        told, partition, (listener,) = recording(broker), found(broker, "t"), broker.listeners
+        async with connected(Address(listener.host, listener.port), "tests") as client:
+            reply = await client.ask(api, request_, SECONDS_MAX)
+        (answered,) = reply.responses if api is FETCH else reply.topics
+        assert answered.partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert told == [partition]
+        assert partition.is_damaged
+
+
+class HangingDisk(OsDisk):
+    """Does not open the files of one topic until it is let."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._folder = f"/{topic}-0/"
+        self.may_open = threading.Event()
+        self.waiting = 0
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if self._folder in path and path.endswith(".log"):
+            self.waiting += 1
+            assert self.may_open.wait(SECONDS_MAX)
+        return super().open(path, create=create)
+
+
+async def test_lookups_by_time_that_hang_hold_up_no_fetch(tmp_path: Path) -> None:
+    async with broker_with(tmp_path) as broker:
+        for name in ("t", "hangs"):
+            await fill(broker, await make(broker, name), 1, time_ms=77)
+    disk = HangingDisk("hangs")
+    disk.may_open.set()
+    async with broker_with(tmp_path, Environment(disk=disk)) as broker, AsyncExitStack() as stack:
+        (listener,) = broker.listeners
+        address = Address(listener.host, listener.port)
+        fetching, *asking = [
+            await stack.enter_async_context(connected(address, "tests")) for _ in range(1 + COLD_READ_THREADS)
+        ]
+        disk.may_open.clear()
+        disk.waiting = 0
+        asked = ListOffsetsRequest(topics=[ListOffsetsTopic("hangs", [ListOffsetsPartition(0, timestamp=5)])])
+        lookups = [asyncio.create_task(client.ask(LIST_OFFSETS, asked, 2 * SECONDS_MAX)) for client in asking]
+
+        def are_begun() -> bool:
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            return disk.waiting > 0 and names.count("lookup by time") == len(asking)
+
+        await until(are_begun, seconds_max=SECONDS_MAX)
+        reply = await fetching.ask(FETCH, FETCH_ALL, SECONDS_MAX / 2)
+        assert reply.responses[0].partitions[0].records
+        assert not any(lookup.done() for lookup in lookups)
+        disk.may_open.set()
+        for lookup in asyncio.as_completed(lookups):
+            assert (await lookup).topics[0].partitions[0].offset == 0
 
 
 class BadSector(OsFile):

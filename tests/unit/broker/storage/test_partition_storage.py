@@ -26,7 +26,9 @@ from penstock.log.reading.time_lookup import look_up
 from penstock.observability.logs import NullLog, StreamLog
 from penstock.protocol.batches import HEADER_BYTES, seal_in_place
 from penstock.protocol.records import Record, build_batch
+from penstock.replication.partition import Partition
 from penstock.types import Offset, TopicId
+from tests.unit.broker.waiting import until
 
 PARTITIONS = 150
 NOW_MS = 1_800_000_000_000
@@ -315,6 +317,24 @@ async def test_producers_of_all_partitions_together_are_bounded(tmp_path: Path) 
         assert broker.storage.partitions.producer_registry.evicted == 0, "none was forgotten since the start"
 
 
+def write_as(partition: Partition, producers: range) -> None:
+    """One batch of each idempotent producer."""
+    for producer_id in producers:
+        record = Record(Offset(0), NOW_MS, None, b"x", ())
+        made = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        partition.append(memoryview(bytearray(made)), NOW_MS)
+
+
+async def test_a_broker_that_forgets_a_producer_early_logs_it_by_itself(tmp_path: Path) -> None:
+    limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(per_partition_max=3)))
+    config, lines = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}), StringIO()
+    async with running_broker(config, Environment(log=StreamLog(SystemClock(), lines)), limits) as broker:
+        await make_topic(broker, 1)
+        (partition,) = broker.storage.partitions
+        write_as(partition, range(4))
+        await until(lambda: "producers.evicted count=1 " in lines.getvalue(), seconds_max=10)
+
+
 async def test_producers_that_are_forgotten_early_are_logged_now_and_then(tmp_path: Path) -> None:
     limits = BrokerLimits(storage=StorageLimits(producers=ProducerLimits(per_partition_max=3)))
     config, lines = load({"data_dir": str(tmp_path / "data"), "kafka": "127.0.0.1:0"}), StringIO()
@@ -323,10 +343,7 @@ async def test_producers_that_are_forgotten_early_are_logged_now_and_then(tmp_pa
         partition = list(broker.storage.partitions)[1]
 
         def write(producers: range) -> None:
-            for producer_id in producers:
-                record = Record(Offset(0), NOW_MS, None, b"x", ())
-                made = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
-                partition.append(memoryview(bytearray(made)), NOW_MS)
+            write_as(partition, producers)
 
         def said(seconds: float) -> list[str]:
             broker.storage._log_evictions(seconds)

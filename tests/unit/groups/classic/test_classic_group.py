@@ -147,9 +147,22 @@ def test_after_a_crash_a_generation_that_was_never_at_rest_is_forgotten() -> Non
     assert joined.reply.generation_id == 2
     harness.crash()
     assert harness.group.generation == 1
+    # The codes of Kafka, whose members between JoinGroup and SyncGroup are not in the log either.
+    newcomer = joined.reply.member_id
+    assert harness.sync(first, 2).code is ErrorCode.ILLEGAL_GENERATION
     assert harness.heartbeat(first, 2) is ErrorCode.ILLEGAL_GENERATION
-    assert harness.sync(joined.reply.member_id, 2).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.sync(newcomer, 2).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(newcomer, 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.heartbeat(first, 1) is ErrorCode.NONE
+
+
+def test_after_a_crash_a_group_that_was_never_stable_knows_no_member() -> None:
+    harness = ClassicGroupHarness()
+    (first,) = harness.start_rebalance("a")
+    harness.crash()
+    assert harness.sync(first, 1).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(first, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.join("a", first).code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_records_of_old_kafkas_are_understood() -> None:

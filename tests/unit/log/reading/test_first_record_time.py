@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.errors import CorruptData
 from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.first_record_time import plan_first_record
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, with_log_append_time
 from penstock.protocol.compression import Codec
 from penstock.types import LeaderEpoch, Offset
-from tests.unit.log.log_support import NOW_MS, append, batch_of, flush, new_disk, new_log
+from tests.unit.log.log_support import NOW_MS, append, batch_of, flip, flush, new_disk, new_log
 
 
 def time_at(
@@ -71,3 +72,15 @@ def test_a_batch_that_cannot_be_opened_answers_with_its_header() -> None:
     log.append(batch, parse_header(batch), LeaderEpoch(1))
     flush(log)
     assert time_at(log, 1) == NOW_MS + 7_000
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_batch_that_is_opened_and_damaged_is_damage(codec: Codec) -> None:
+    """What its producer sent unreadable has a valid checksum."""
+    disk = new_disk()
+    log = new_log(disk)
+    append(log, [b"a", b"b"], [NOW_MS, NOW_MS + 5_000], codec=codec)
+    flush(log)
+    flip(disk, log.active.path(), log.active.size_bytes - 1)
+    with pytest.raises(CorruptData, match="checksum of the batch at offset 0"):
+        time_at(log, 1)

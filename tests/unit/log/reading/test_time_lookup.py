@@ -126,6 +126,16 @@ def test_a_long_time_without_anything_newer_is_passed_by_the_index() -> None:
     assert searched(search(log, NOW_MS + 600, limits=limits)) == ((301, NOW_MS + 1_000), 1)
 
 
+def test_the_newest_of_a_long_segment_is_found_by_its_index() -> None:
+    """Wherever it lies, few headers are read."""
+    for newest in (0, 150, 299):
+        log = new_log(new_disk())
+        for number in range(300):
+            append(log, [b"x" * 100], [LATER if number == newest else NOW_MS + number])
+        found, steps = searched(search(log, None, LookupLimits(headers_per_step=10)))
+        assert (found, steps) == ((newest, LATER), 2)
+
+
 def test_headers_that_claim_too_much_are_opened_within_a_budget(opened: list[int]) -> None:
     log = new_log(new_disk())
     for _ in range(10):
@@ -175,6 +185,23 @@ def test_a_lookup_stops_for_others_after_some_headers() -> None:
     found, steps = searched(search(log, LATER - 1, LookupLimits(headers_per_step=5)))
     assert found is None
     assert steps > 6
+
+
+def test_headers_that_are_each_newer_than_the_one_before_count_too() -> None:
+    """The index leads to a batch without records, so the newest is searched from header to header."""
+    log = new_log(new_disk())
+    put(log, [Put(b"k", b"newest", LATER)])
+    for number in range(100):
+        put(log, [Put(b"%d" % number, b"", NOW_MS + number)])
+    put(log, [Put(b"k", b"older", NOW_MS)])
+    checkpoint(log)
+    log.roll()
+    put(log, [Put(b"other", b"", NOW_MS)])
+    checkpoint(log)
+    compact(log, job_of(log))
+    found, steps = searched(search(log, None, LookupLimits(headers_per_step=5)))
+    assert found == (100, NOW_MS + 99)
+    assert steps > 20
 
 
 def test_no_file_is_open_between_steps() -> None:
@@ -236,3 +263,22 @@ def test_what_compaction_removed_is_not_the_newest(opened: list[int]) -> None:
     assert look_up(lookup_in(log), NOW_MS + 12) == (13, NOW_MS + 12)
     assert look_up(lookup_in(log), LATER) is None
     assert opened == [30, 13]
+
+
+def test_a_lookup_does_not_go_on_in_a_segment_that_compaction_replaced() -> None:
+    """Batches of one size, and two gaps of half of it: the next step would begin with a batch much later."""
+    log = new_log(new_disk(), index_interval_bytes=1_000_000)
+    for number in range(60):
+        key = b"other" if number < 20 and number != 10 else b"key%02d" % number
+        put(log, [Put(key, b"x" * 49, LATER if number in (33, 50) else NOW_MS)])
+    put(log, [Put(b"other", b"", NOW_MS)])
+    checkpoint(log)
+    log.roll()
+    put(log, [Put(b"last", b"", NOW_MS)])
+    checkpoint(log)
+    lookup = search(log, LATER, LookupLimits(headers_per_step=22))
+    assert not lookup.run().is_done
+    compact(log, job_of(log))
+    with pytest.raises(CorruptData, match="offset 40 where 22 belongs"):
+        searched(lookup)
+    assert look_up(lookup_in(log), LATER) == (33, LATER)
