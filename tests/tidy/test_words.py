@@ -70,7 +70,7 @@ INSTEAD = {
     "begin_anew": "replace_damaged",
     "begin_recopy": "begin_replacement",
     "births": "new_partition_files",
-    "burden": "memory_cost",
+    "burden": "held_byte_seconds",
     "does_join_grow": "join_needs_memory",
     "doomed": "pending_deletion",
     "event_counts": "fault_counts",
@@ -78,12 +78,15 @@ INSTEAD = {
     "insist": "retry",
     "isr_min": "min_isr",
     "mailbox": "query_name_channel",
+    "memory_cost": "held_byte_seconds",
     "metadata_away": "metadata_store_unavailable",
+    "open_sync_descriptors": "reserve_sync_descriptors",
     "parting_point": "divergence_offset",
     "postbox": "query_name_channel, or a receiver",
     "read_varints": "read_varint_at_each",
     "store_away": "store_unavailable",
     "too_few": "min_isr_error",
+    "topics_deleted": "schedule_expiry_scan",
 }
 
 

@@ -196,7 +196,8 @@ class GroupStateMachine:
                 consumer_timers.topics_changed(group)
         return EMPTY_OUTCOME
 
-    def topics_deleted(self, now: Now) -> CommandOutcome:
+    def schedule_expiry_scan(self, now: Now) -> CommandOutcome:
+        """Remove expired offsets soon, and those of topics that were deleted."""
         return self._expiry_scan.schedule_soon(now)
 
     def parked(self) -> Iterable[WaitingRequest]:

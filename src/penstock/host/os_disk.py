@@ -238,7 +238,7 @@ class OsDisk:
                 self._sync_file_system(syncfs, files, ())
                 return
 
-    def open_sync_descriptors(self, path: str, threads: int) -> None:
+    def reserve_sync_descriptors(self, path: str, threads: int) -> None:
         self.close_sync_descriptors()
         for _ in range(threads):
             with translate_os_errors("open", path):

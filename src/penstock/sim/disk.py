@@ -295,7 +295,7 @@ class Mount:
             if isinstance(node, FolderNode):
                 self._sync_node(node, path)
 
-    def open_sync_descriptors(self, path: str, threads: int) -> None:
+    def reserve_sync_descriptors(self, path: str, threads: int) -> None:
         """Check that the folder exists. Simulated syncs need no descriptor."""
         self._folder(path)
 

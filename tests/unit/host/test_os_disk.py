@@ -173,7 +173,7 @@ def test_each_thread_syncs_the_file_system_by_its_own_descriptor_from_the_start(
     """The kernel tells each descriptor once of a failed writeback, and only of those since it was opened."""
     used: dict[str, list[int]] = {"a": [], "b": []}
     disk = OsDisk()
-    disk.open_sync_descriptors(folder, 2)
+    disk.reserve_sync_descriptors(folder, 2)
     held = set(disk.sync_descriptors)
     files = [disk.open(f"{folder}/{number}", create=True) for number in range(9)]
 
@@ -208,7 +208,7 @@ def test_a_sync_of_new_folders_needs_no_descriptor_that_is_not_held(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = OsDisk()
-    disk.open_sync_descriptors(folder, 1)
+    disk.reserve_sync_descriptors(folder, 1)
     called: list[int] = []
 
     def syncfs(descriptor: int) -> int:

@@ -274,7 +274,7 @@ class FetchReader:
             self._cold_budget.release(need)
 
     async def _take_memory(self, need: int) -> None:
-        if self._cold_budget.take(need):
+        if self._cold_budget.try_take(need):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         was_granted = False

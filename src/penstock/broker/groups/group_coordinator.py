@@ -91,7 +91,7 @@ def group_coordinator_runtime(
         if changes.created or changes.deleted or changes.grown:
             shards.broadcast(lambda state, now: state.topics_changed(now))
         if changes.deleted:
-            shards.broadcast(lambda state, now: state.topics_deleted(now))
+            shards.broadcast(lambda state, now: state.schedule_expiry_scan(now))
 
     shards.open(cluster.image)
     cluster.subscribe(follow)

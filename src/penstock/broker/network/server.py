@@ -128,7 +128,7 @@ class Server:
     def _relieve_one(self, budget: MemoryBudget, missing_bytes: int, now: float) -> None:
         """Abort the connections that hold most memory for longest, until a part of the budget is freed."""
         part_bytes = budget.total_bytes // MEMORY_RELIEF_PARTS
-        costs = [(connection.memory_cost(budget, now), connection) for connection in self._connections]
+        costs = [(connection.held_byte_seconds(budget, now), connection) for connection in self._connections]
         stalled = sorted((pair for pair in costs if pair[0]), key=lambda pair: pair[0], reverse=True)
         freed_bytes = 0
         for _, connection in stalled:

@@ -117,7 +117,7 @@ class Storage:
         disk = self._directory.disk
         # File descriptors for fsync are opened now, so that running out of descriptors never prevents an
         # fsync.
-        disk.open_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
+        disk.reserve_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
         self._directory.remove_deleted(self._directory.deleted_folders())
         for name in self.partitions.strays(image):
             # Strays are never removed: if the metadata was lost, these files are the only copy of the
