@@ -38,6 +38,7 @@ from typing import Final, NamedTuple
 from penstock.types import NO_OFFSET, Offset
 
 NO_BROKER_EPOCH: Final = -1
+"""In place of the broker epoch of a broker that may not join an ISR, or that was in sync before."""
 
 
 class CommittedPartitionState(NamedTuple):

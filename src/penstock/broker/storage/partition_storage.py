@@ -27,7 +27,7 @@ from penstock.limits import (
     VALIDATION_BYTES_WAITING_MAX,
 )
 from penstock.log.damaged_copies import CopySpaceNeeds
-from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
+from penstock.log.data_directory import NOT_ADMITTED, DataDirectory
 from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
 from penstock.log.truncation import Truncation
@@ -183,7 +183,7 @@ class Storage:
             try:
                 # A process that was never admitted leaves the inventory of the previous process in place
                 # (partition_inventory.py).
-                if self._directory.broker_epoch != NO_BROKER_EPOCH:
+                if self._directory.broker_epoch != NOT_ADMITTED:
                     await self.store(notes)
                 await self._worker.run(self._directory.write_clean_shutdown_mark)
             except (StorageFull, StorageFailed) as problem:
