@@ -50,7 +50,7 @@ from penstock.metadata.documents import (
     BrokerValue,
     ControllerValue,
     Endpoint,
-    encode,
+    encode_document,
 )
 from penstock.metadata.durability import eligible_leaders, has_acknowledged_records, has_lost_copy
 from penstock.metadata.keys import ClusterKeys
@@ -128,7 +128,7 @@ def register(
             # is rejected afterwards.
             Compare(keys.features, image.features.revision),
         ),
-        (Put(broker_key, encode(value)), Put(live_key, encode(presence), session)),
+        (Put(broker_key, encode_document(value)), Put(live_key, encode_document(presence), session)),
     )
 
 
@@ -153,7 +153,7 @@ def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -
     keys = ClusterKeys(image.cluster_id)
     return Decision(
         (Compare(keys.controller, ABSENT), Compare(keys.live(broker_id), _epoch(broker))),
-        (Put(keys.controller, encode(ControllerValue(broker_id)), session),),
+        (Put(keys.controller, encode_document(ControllerValue(broker_id)), session),),
     )
 
 
@@ -340,4 +340,4 @@ def _compare_session(image: ClusterImage, broker: BrokerRegistration) -> Compare
 
 def _put_registration(image: ClusterImage, broker: BrokerRegistration, *extra_compares: Compare) -> Decision:
     key = ClusterKeys(image.cluster_id).broker(broker.id)
-    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode(broker)),))
+    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode_document(broker)),))

@@ -55,7 +55,7 @@ from penstock.metadata.documents import (
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
-    encode,
+    encode_document,
 )
 from penstock.metadata.durability import changes_min_isr
 from penstock.metadata.keys import ClusterKeys, acceptable_topic_id, topic_id_text
@@ -140,7 +140,7 @@ def create_topic(
     topic_key = keys.topic(request.name)
     return Decision(
         (*compare_term(image), Compare(topic_key, ABSENT), *_compare_brokers(image, replicas)),
-        (Put(topic_key, encode(value)),),
+        (Put(topic_key, encode_document(value)),),
         _new_partitions(image, new.topic_id, 0, replicas),
     )
 
@@ -198,8 +198,8 @@ def register_broker(
     """Register an embedded broker or update its endpoints. Cluster members: `broker_lifecycle.register`."""
     key = ClusterKeys(image.cluster_id).broker(broker_id)
     known = image.brokers.get(broker_id)
-    value = encode(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
-    if known is not None and encode(known) == value:
+    value = encode_document(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
+    if known is not None and encode_document(known) == value:
         return NOTHING_TO_DO
     return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, value),))
 
@@ -220,7 +220,7 @@ def bump_leader_epochs(image: ClusterImage) -> Decision:
             bumped = msgspec.structs.replace(
                 state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
             )
-            changes.append(Put(key, encode(bumped)))
+            changes.append(Put(key, encode_document(bumped)))
     return Decision(tuple(compares), tuple(changes))
 
 
@@ -231,7 +231,9 @@ def next_producer_id_block(image: ClusterImage) -> ProducerIdBlock:
     next_id = known.next_id + PRODUCER_IDS_PER_BLOCK
     assert next_id <= LONG_MAX, "at a block a microsecond this takes 292 years"
     key = ClusterKeys(image.cluster_id).producer_ids
-    decision = Decision((Compare(key, known.revision),), (Put(key, encode(ProducerIdsValue(next_id))),))
+    decision = Decision(
+        (Compare(key, known.revision),), (Put(key, encode_document(ProducerIdsValue(next_id))),)
+    )
     return ProducerIdBlock(ProducerId(known.next_id), PRODUCER_IDS_PER_BLOCK, decision)
 
 
@@ -366,7 +368,7 @@ def put_topic(
         overrides=dict(overrides),
         min_isr_changes=topic.min_isr_changes + changes_min_isr(topic.overrides, overrides),
     )
-    return Put(keys.topic(topic.name), encode(value))
+    return Put(keys.topic(topic.name), encode_document(value))
 
 
 def _compare_brokers(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
@@ -390,7 +392,7 @@ def _new_partitions(
     made = []
     for index, nodes in enumerate(replicas, first):
         if nodes not in values:
-            values[nodes] = encode(_new_partition(image, nodes))
+            values[nodes] = encode_document(_new_partition(image, nodes))
         made.append(Put(keys.partition(topic_id, index), values[nodes]))
     return tuple(made)
 

@@ -21,7 +21,7 @@ from penstock.metadata.documents import (
     Endpoint,
     PartitionValue,
     TopicValue,
-    encode,
+    encode_document,
 )
 from penstock.metadata.image_builder import apply, image_of
 from penstock.metadata.image_changes import (
@@ -55,11 +55,11 @@ def cluster() -> Cluster:
 
 
 def partition(leader: int = 1, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] = (1,)) -> bytes:
-    return encode(PartitionValue(replicas, leader, leader_epoch=0, isr=isr, partition_epoch=0))
+    return encode_document(PartitionValue(replicas, leader, leader_epoch=0, isr=isr, partition_epoch=0))
 
 
 def topic(partitions: int = 1, topic_id: str = ID_TEXT) -> bytes:
-    return encode(TopicValue(topic_id, partitions, internal=False, created_ms=0, overrides={}))
+    return encode_document(TopicValue(topic_id, partitions, internal=False, created_ms=0, overrides={}))
 
 
 def snapshot(*puts: Put) -> Snapshot:
@@ -211,14 +211,14 @@ def test_a_broker_is_admitted_by_the_revision_of_its_session() -> None:
     cluster.join(1)
     broker = cluster.image.brokers[1]
     assert (broker.is_alive, broker.is_admitted, broker.broker_epoch) == (True, False, 1)
-    cluster.store.transact((), [Put(KEYS.controller, encode(ControllerValue(1)))])
+    cluster.store.transact((), [Put(KEYS.controller, encode_document(ControllerValue(1)))])
     cluster.image = cluster.read_afresh()
     assert cluster.image.controller == Controller(1, term=2)
     cluster.admit(1)
     assert cluster.image.brokers[1].is_admitted
     assert cluster.image.admitted == {1}
     # The same broker in another session is another epoch.
-    again = Put(KEYS.live(1), encode(BrokerSessionValue("second", "disk of 1")))
+    again = Put(KEYS.live(1), encode_document(BrokerSessionValue("second", "disk of 1")))
     image = apply(cluster.image, [again], 9)
     assert (image.brokers[1].is_alive, image.admitted) == (True, frozenset())
     image = apply(image, [Delete(KEYS.live(1)), Delete(KEYS.controller)], 10)

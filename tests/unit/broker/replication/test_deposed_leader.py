@@ -19,7 +19,7 @@ from penstock.controller.configs import alter_topic_config
 from penstock.host.metadata_store import Put, SessionId, StoreChange, StoreUnavailable
 from penstock.limits import ETCD_REQUEST_MS_MAX
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import PartitionValue, decode
+from penstock.metadata.documents import PartitionValue, decode_document
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
 from penstock.replication.partition import Partition
@@ -129,7 +129,7 @@ class Scene:
 
     async def until_committed(self) -> None:
         key = KEYS.partition(self.leader.partition.topic_id, 0)
-        await until(lambda: decode(PartitionValue, key, self.store.entries[key].value).isr == (1, 2))
+        await until(lambda: decode_document(PartitionValue, key, self.store.entries[key].value).isr == (1, 2))
 
     async def kill_the_leader(self) -> None:
         node = self.leader.node
