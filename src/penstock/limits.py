@@ -276,8 +276,8 @@ REPLICATION_FACTOR_MAX = SHORT_MAX
 
 # Changes of the metadata that are queued; a further one waits for room.
 METADATA_CHANGES_QUEUED_MAX = 1_000
-# Proposals that are with the store at once; a further one waits.
-METADATA_PROPOSALS_MAX = 32
+# Decisions that are committed at once without the queue of changes; a further one waits.
+METADATA_COMMITS_AT_ONCE_MAX = 32
 # Tasks of a broker that commit ISR proposals, with one transaction each under way. Proposals that arrive
 # meanwhile share a transaction.
 ISR_SENDERS_MAX = 4

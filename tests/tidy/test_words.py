@@ -83,6 +83,7 @@ INSTEAD = {
     "open_sync_descriptors": "reserve_sync_descriptors",
     "parting_point": "divergence_offset",
     "postbox": "query_name_channel, or a receiver",
+    "propose_by_halves": "commit_by_halves",
     "read_varints": "read_varint_at_each",
     "store_away": "store_unavailable",
     "too_few": "min_isr_error",

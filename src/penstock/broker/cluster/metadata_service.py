@@ -122,9 +122,9 @@ class MetadataService:
         """
         return await self._queue.change(decide, is_current=is_current or self._is_alone)
 
-    async def propose(self, decision: Decision) -> CommittedTransaction | Conflict:
-        """Commit a decision in one attempt, without the queue of changes (`ChangeQueue.propose`)."""
-        return await self._queue.propose(decision)
+    async def commit_once(self, decision: Decision) -> CommittedTransaction | Conflict:
+        """Commit a decision in one attempt, without the queue of changes (`ChangeQueue.commit_once`)."""
+        return await self._queue.commit_once(decision)
 
     async def wait_for_conflict(self, conflict: Conflict, decided_on: ClusterImage) -> None:
         """Returns when this broker has applied the change that a proposal conflicted with.
