@@ -296,7 +296,7 @@ class _Start:
         )
         # Set before the logs are opened: a member of a cluster leads no partition before it is admitted.
         if self._shared is not None:
-            storage.partitions.may_lead = self._shared.admission
+            storage.partitions.may_lead = self._shared.admission.may_lead
             storage.partitions.is_in_cluster = True
         storage.open(image)
         await storage.checkpoint_recovered()

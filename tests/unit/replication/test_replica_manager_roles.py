@@ -117,7 +117,7 @@ def test_another_minimum_is_told_to_the_leader() -> None:
 def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -> None:
     admission = Admission(ME)
     partitions = ReplicaManager(directory_on(new_disk()), CONFIG, lambda partition: None)
-    partitions.may_lead = admission
+    partitions.may_lead = admission.may_lead
     lone = PartitionState((ME,), ME, 4, (ME,), 0, index=0, revision=1)
     before = image(lone)
     assert list(partitions.open_all(before)) == []

@@ -195,7 +195,7 @@ class ClusterMember:
             )
 
     def _is_admitted(self) -> bool:
-        return self._admission.holds(self._cluster.image)
+        return self._admission.is_admitted_in(self._cluster.image)
 
     def not_admitted(self) -> str | None:
         """Reason why this broker is not ready; None if the cluster has admitted it."""

@@ -74,7 +74,7 @@ class Damaged:
             self.log,
             lambda name, _: SimWorker(loop, lambda: 0.01),
         )
-        self.storage.partitions.may_lead = one.admission
+        self.storage.partitions.may_lead = one.admission.may_lead
         self.storage.partitions.is_in_cluster = True
         self.storage.open(one.cluster.image)
         one.cluster.subscribe(self.storage.follow)

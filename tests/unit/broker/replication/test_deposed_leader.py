@@ -44,7 +44,7 @@ class Replica:
         self._partitions = ReplicaManager(
             directory_on(new_disk()), SECOND_BROKER, lambda partition: None, None, LoopClock().monotonic
         )
-        self._partitions.may_lead = node.admission
+        self._partitions.may_lead = node.admission.may_lead
         assert list(self._partitions.open_all(node.cluster.image)) == []
         node.cluster.subscribe(self._follow)
 
@@ -160,7 +160,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[Non
     async def run() -> None:
         async with nodes(store, 2, 1) as (two, one):
             leader = Leader(one, two)
-            leader.partitions.may_lead = one.admission
+            leader.partitions.may_lead = one.admission.may_lead
             replica = Replica(two, leader)
             await leader.create()
             leader.write()
