@@ -85,6 +85,7 @@ INSTEAD = {
     "postbox": "query_name_channel, or a receiver",
     "propose_by_halves": "commit_by_halves",
     "read_varints": "read_varint_at_each",
+    "register_broker": "register_standalone",
     "store_away": "store_unavailable",
     "too_few": "min_isr_error",
     "topics_deleted": "schedule_expiry_scan",

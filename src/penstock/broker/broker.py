@@ -47,8 +47,8 @@ from penstock.broker.task_failures import (
 )
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
+from penstock.controller.broker_lifecycle import bump_leader_epochs, register_standalone
 from penstock.controller.decision import transactions_of
-from penstock.controller.topics import bump_leader_epochs, register_broker
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
@@ -418,7 +418,7 @@ class _Start:
         """Register the endpoints of this standalone broker."""
         node, endpoints = self._config.node, advertised_endpoints(self._broker.listeners)
         await self._cluster.change(
-            lambda image: register_broker(image, node.node_id, rack=node.rack, endpoints=endpoints)
+            lambda image: register_standalone(image, node.node_id, rack=node.rack, endpoints=endpoints)
         )
 
     def _run_background_tasks(self, tls: dict[str, TlsListener]) -> None:

@@ -132,6 +132,38 @@ def register(
     )
 
 
+def register_standalone(
+    image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
+) -> Decision:
+    """Register a broker that is alone, or update its endpoints. Members of a cluster: `register`."""
+    key = ClusterKeys(image.cluster_id).broker(broker_id)
+    known = image.brokers.get(broker_id)
+    value = encode_document(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
+    if known is not None and encode_document(known) == value:
+        return NOTHING_TO_DO
+    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, value),))
+
+
+def bump_leader_epochs(image: ClusterImage) -> Decision:
+    """Begin a new leader epoch of every partition of a broker that is alone.
+
+    After an unclean stop, records that were once below the high watermark may be lost. A client that
+    remembers the epoch in which it read them detects the loss with OffsetForLeaderEpoch.
+    """
+    assert image.is_embedded, "in a cluster the controller does, one by one"
+    keys = ClusterKeys(image.cluster_id)
+    compares, changes = [], []
+    for topic in image.topics.values():
+        for state in topic.partitions:
+            key = keys.partition(topic.id, state.index)
+            compares.append(Compare(key, state.revision))
+            bumped = replace(
+                state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
+            )
+            changes.append(Put(key, encode_document(bumped)))
+    return Decision(tuple(compares), tuple(changes))
+
+
 def is_stale_disk_copy(known: BrokerRegistration | None, start_ids: tuple[str, ...]) -> bool:
     """Whether the disk with these start ids was copied before the last admission of its broker."""
     return known is not None and bool(known.start_id) and known.start_id not in start_ids

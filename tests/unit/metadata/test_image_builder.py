@@ -4,14 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.controller.broker_lifecycle import bump_leader_epochs, register_standalone
 from penstock.controller.configs import alter_broker_config, alter_topic_config
-from penstock.controller.topics import (
-    bump_leader_epochs,
-    delete_topic,
-    grow_topic,
-    next_producer_id_block,
-    register_broker,
-)
+from penstock.controller.producer_ids import next_producer_id_block
+from penstock.controller.topics import delete_topic, grow_topic
 from penstock.errors import CorruptData
 from penstock.host.metadata_store import Delete, DeleteAll, Put, Snapshot, StoreChange, StoreEntry
 from penstock.metadata.cluster_image import Controller, PartitionState
@@ -43,7 +39,9 @@ class Cluster(StoredCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.commit(register_broker(self.image, 1, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 9092)}))
+        self.commit(
+            register_standalone(self.image, 1, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 9092)})
+        )
 
     def make(self, name: str, partitions: int = 1) -> None:
         self.create(name, partitions, 1)
@@ -82,7 +80,7 @@ def test_a_topic_is_found_by_name_and_by_id() -> None:
 
 def test_the_broker_with_the_lowest_id_is_the_controller(cluster: Cluster) -> None:
     assert EMPTY.controller_id == -1
-    cluster.commit(register_broker(cluster.image, 0, rack="r", endpoints={}))
+    cluster.commit(register_standalone(cluster.image, 0, rack="r", endpoints={}))
     assert cluster.image.controller_id == 0
     assert cluster.image.brokers[1].endpoints == {"PLAINTEXT": Endpoint("h", 9092)}
 
@@ -294,7 +292,7 @@ def take(cluster: Cluster, step: tuple[str, str, int]) -> None:
             assert revision is not None
             cluster.image = apply(cluster.image, changes, revision)
         case "register":
-            cluster.commit(register_broker(cluster.image, number, rack=name, endpoints={}))
+            cluster.commit(register_standalone(cluster.image, number, rack=name, endpoints={}))
 
 
 @settings(deadline=None, max_examples=60)

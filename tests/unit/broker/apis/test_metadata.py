@@ -7,8 +7,9 @@ import pytest
 
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.cluster.metadata_view import VERSIONS_READY_MAX
+from penstock.controller.broker_lifecycle import bump_leader_epochs
 from penstock.controller.decision import Decision
-from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
+from penstock.controller.topics import delete_topic, grow_topic
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import Delete, Put
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX

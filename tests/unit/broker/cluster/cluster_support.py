@@ -9,13 +9,8 @@ from typing import NamedTuple
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
-from penstock.controller.topics import (
-    NewTopicFacts,
-    TopicDefaults,
-    TopicRequest,
-    create_topic,
-    next_producer_id_block,
-)
+from penstock.controller.producer_ids import next_producer_id_block
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import (

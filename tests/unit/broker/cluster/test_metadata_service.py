@@ -6,16 +6,10 @@ import pytest
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
+from penstock.controller.broker_lifecycle import register_standalone
 from penstock.controller.decision import Decide, Decision
-from penstock.controller.topics import (
-    NewTopicFacts,
-    TopicDefaults,
-    TopicRequest,
-    create_topic,
-    delete_topic,
-    next_producer_id_block,
-    register_broker,
-)
+from penstock.controller.producer_ids import next_producer_id_block
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFull
 from penstock.host.metadata_store import ABSENT, CommittedTransaction, Compare, Conflict, Delete
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
@@ -105,7 +99,7 @@ def test_a_conflict_that_no_news_explains_is_settled_by_reading() -> None:
 def test_a_topic_larger_than_a_transaction_comes_into_being_at_one_moment() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (node, other):
-            await node.cluster.change(lambda image: register_broker(image, 1, rack=None, endpoints={}))
+            await node.cluster.change(lambda image: register_standalone(image, 1, rack=None, endpoints={}))
             counts: set[int] = set()
 
             async def follow(_: ClusterImage, after: ClusterImage) -> None:
