@@ -89,7 +89,6 @@ INSTEAD = {
     "store_away": "store_unavailable",
     "too_few": "min_isr_error",
     "topics_deleted": "schedule_expiry_scan",
-    "varint_bytes": "unsigned_varint_bytes or zigzag_varint_bytes",
 }
 
 
