@@ -241,7 +241,7 @@ class Node:
         self.cluster.values += 1
         values = [b"%d" % self.cluster.values] * self.cluster.random.randint(1, 3)
         batch = bytearray(batch_of(values, producer_id=producer, producer_epoch=0, base_sequence=sequence))
-        appended = self.partition.append(memoryview(batch), NOW_MS)
+        appended = self.partition.append_now(memoryview(batch), NOW_MS)
         stored = bytes(batch)
 
         def done(wait: ProduceWait) -> None:

@@ -241,13 +241,13 @@ class Partition:
 
     # Writing
 
-    def append(self, payload: memoryview | None, now_ms: int) -> Appended:
-        """Append one producer's batch as leader, however long it takes. Writes into `payload`.
+    def append_now(self, payload: memoryview | None, now_ms: int) -> Appended:
+        """Append one batch as leader without a queue, for coordinators. Writes into `payload`.
 
         ApiError: rejected. StorageFull: no space, nothing changed. StorageFailed: the disk failed.
         """
         answer = self.try_append(payload, now_ms)
-        return self.store(answer.run()) if isinstance(answer, DeepValidation) else answer
+        return self.append_validated(answer.run()) if isinstance(answer, DeepValidation) else answer
 
     def try_append(self, payload: memoryview | None, now_ms: int) -> Appended | DeepValidation:
         """Append the batch if that is quick; else return a DeepValidation to run elsewhere and to store.
@@ -267,10 +267,10 @@ class Partition:
             )
             if self.job_queue is not None and (self.batches_waiting or validation.is_long):
                 return validation
-            return self.store(validation.run())
+            return self.append_validated(validation.run())
         return self._write(payload, header, NO_TIMESTAMP)
 
-    def store(self, validated: ValidatedBatch) -> Appended:
+    def append_validated(self, validated: ValidatedBatch) -> Appended:
         """Append a validated batch."""
         # the role may have changed since the batch was offered
         if (refusal := self.offline or self.read_only) is not None:

@@ -144,4 +144,4 @@ def append(partition: Partition, *times_ms: int, **options: Any) -> Offset:
     given: BatchOptions = options  # type: ignore[assignment]
     records = [Record(Offset(index), time, b"k", b"v") for index, time in enumerate(times_ms)]
     batch = build_batch(records, **given)
-    return partition.append(memoryview(bytearray(batch)), NOW_MS).base_offset
+    return partition.append_now(memoryview(bytearray(batch)), NOW_MS).base_offset

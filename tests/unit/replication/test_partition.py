@@ -26,7 +26,7 @@ def partition_on(disk: Mount, **changes: object) -> Partition:
 
 
 def append(partition: Partition, *values: bytes, **options: object) -> Appended:
-    return partition.append(memoryview(bytearray(batch_of(values or (b"x",), (), **options))), NOW_MS)
+    return partition.append_now(memoryview(bytearray(batch_of(values or (b"x",), (), **options))), NOW_MS)
 
 
 def sync(partition: Partition) -> None:
@@ -176,7 +176,7 @@ def test_the_brokers_time_replaces_the_records_own() -> None:
     partition = partition_on(
         new_disk(), timestamp_type=TimestampType.LOG_APPEND_TIME, flush_policy=FlushPolicy.OS
     )
-    appended = partition.append(memoryview(bytearray(batch_of([b"x"], [5]))), NOW_MS)
+    appended = partition.append_now(memoryview(bytearray(batch_of([b"x"], [5]))), NOW_MS)
     header = parse_header(read(partition, 0).data)
     assert (appended.log_append_time_ms, header.max_timestamp) == (NOW_MS, NOW_MS)
     assert header.has_log_append_time

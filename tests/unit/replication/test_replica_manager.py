@@ -57,7 +57,7 @@ def opened(disk: Mount, cluster: ClusterImage) -> tuple[ReplicaManager, list[Par
 
 def write_and_sync(partition: Partition | None) -> None:
     assert partition is not None
-    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     sync(partition)
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_partition_is_offline_and_the_others_are_not() -> None:
     _, (damaged, sound) = opened(disk, both)
     assert damaged.offline is not None
     with pytest.raises(ApiError, match="checkpoint"):
-        damaged.append(memoryview(batch_of([b"x"])), NOW_MS)
+        damaged.append_now(memoryview(batch_of([b"x"])), NOW_MS)
     assert (sound.offline, sound.log.log_end_offset) == (None, 1)
 
 
@@ -217,7 +217,7 @@ def test_what_is_not_yet_durable_is_not_listed() -> None:
     made, _ = opened_in_a_cluster(new_disk())
     partition = made.find("orders", 0)
     assert partition is not None
-    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     new_partition_files = made.new_partition_files
     assert made.inventory() == {}
     write_and_sync(partition)

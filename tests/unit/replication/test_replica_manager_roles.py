@@ -67,7 +67,7 @@ class Followed:
 
 
 def write(partition: Partition) -> None:
-    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     sync(partition)
 
 
@@ -339,7 +339,7 @@ def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> Non
 
 def test_what_the_last_leader_did_not_flush_is_flushed_for_the_next() -> None:
     followed = Followed(state(ME))
-    followed.partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    followed.partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     followed.see(image(state(OTHER, epoch=2)))
     assert followed.dirty[-1] is followed.partition
     assert followed.partition.fetch_position() is None

@@ -142,7 +142,7 @@ async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_
         pending.wait_for_appends([(0, partition, queued)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
         outcomes: list[object] = []
         pending.wait_for_acknowledgement([]).then(outcomes.append)
-        queued.finish(partition.append(memoryview(bytearray(batch_of(5))), NOW_MS))
+        queued.finish(partition.append_now(memoryview(bytearray(batch_of(5))), NOW_MS))
         assert outcomes == [NoReply.DONE]
 
 
