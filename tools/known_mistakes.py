@@ -81,8 +81,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "isr_change_ignores_who_joins",
         "controller/isr.py",
-        "draft, own, *joining, *compare_min_isr(image, topic))",
-        "draft, own, *compare_min_isr(image, topic))",
+        "draft, own, *joining, *compare_settings(image, topic))",
+        "draft, own, *compare_settings(image, topic))",
     ),
     # Epochs and history
     Mutant(
@@ -151,6 +151,20 @@ MUTANTS: Sequence[Mutant] = (
         DURABILITY,
         "return _topic_or_cluster_setting(image, topic, UNCLEAN) is True",
         "return True",
+    ),
+    Mutant(
+        "unclean_elections_may_be_late",
+        "controller/partitions.py",
+        "if is_unclean or before.elr or draft.elr:",
+        "if before.elr or draft.elr:",
+        "tests/unit/controller/test_elections.py",
+    ),
+    Mutant(
+        "unclean_elections_ignore_who_comes_back",
+        "controller/partitions.py",
+        "        compares += _compare_presence(image, have_records)\n",
+        "        pass\n",
+        "tests/unit/controller/test_elections.py",
     ),
     Mutant(
         "lost_disk_is_not_noticed",

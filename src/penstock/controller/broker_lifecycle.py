@@ -207,7 +207,10 @@ def prepare_admission(
     if broker.id not in (state.leader, *state.isr, *state.elr, *state.last_known_elr):
         return None
     draft = _prepared_for_admission(image, broker, topic, repaired(image, topic, state))
-    return None if draft == state else change_partition(image, topic, state, draft, *compare_term(image))
+    if draft == state:
+        return None
+    # The session is compared: another process of this broker may have the records again that this one lacks.
+    return change_partition(image, topic, state, draft, *compare_term(image), _compare_session(image, broker))
 
 
 def admit(image: ClusterImage, broker: BrokerRegistration) -> Decision:

@@ -11,7 +11,8 @@ Rule 1: a broker that is not admitted leads no partition, and is in no ISR that 
 Rule 2: a clean leader was in sync, or eligible, and is admitted, at the moment the decision commits.
 Rule 3: a draining broker leads only partitions that no other broker can lead.
 Rule 4: while a broker that has the committed records has a session and only waits to be admitted, no broker
-        without these records is elected, unless an operator requests it.
+        without these records is elected, unless an operator requests it. This, and that the settings allow
+        an unclean election, must hold at the moment the decision commits (`partitions.change_partition`).
 Rule 5: a replica whose copy is damaged leaves the ISR and the ELR by its own decision (`withdraw`), as long
         as an admitted broker is left in one of them.
 """

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.controller.decision import NOTHING_TO_DO, Decision
-from penstock.controller.partitions import change_partition, compare_min_isr, with_isr
+from penstock.controller.partitions import change_partition, compare_settings, with_isr
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
@@ -59,7 +59,7 @@ def change_isr(image: ClusterImage, proposal: AlterPartition) -> Decision:
     # The fetch that made a broker eligible came from one incarnation: only that one is compared and added.
     joining = [compare for member in added for compare in _require_eligible(image, member)]
     own = Compare(ClusterKeys(image.cluster_id).live(state.leader), proposal.leader.broker_epoch)
-    return change_partition(image, topic, state, draft, own, *joining, *compare_min_isr(image, topic))
+    return change_partition(image, topic, state, draft, own, *joining, *compare_settings(image, topic))
 
 
 def _current(image: ClusterImage, proposal: AlterPartition) -> tuple[Topic, PartitionState]:

@@ -14,7 +14,10 @@ Rule 2: a replica that leaves the ISR while the ISR is, or becomes, smaller than
         leader. When the ISR reaches the minimum again, no replica outside it is eligible: the high watermark
         advances without them.
 Rule 3: a decision compares the partition; the session of a newly elected leader; and, where eligible leaders
-        are read or written, the two keys that determine the minimum.
+        are read or written, the two keys that hold the topic's settings, which determine the minimum.
+Rule 4: an unclean election compares the settings too, and the sessions of all members of the ISR and the ELR.
+        It commits only while the settings still allow it and none of those members has come back: a decision
+        may reach the store late, after a client was told that unclean elections are off.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +26,7 @@ import msgspec
 
 from penstock.controller.decision import Decision, compare_sessions
 from penstock.errors import ApiError, ErrorCode
-from penstock.host.metadata_store import Compare, Put
+from penstock.host.metadata_store import ABSENT, Compare, Put
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic
 from penstock.metadata.documents import encode_document
 from penstock.metadata.durability import eligible_leaders, min_isr, min_isr_changes
@@ -99,9 +102,13 @@ def change_partition(
     keys = ClusterKeys(image.cluster_id)
     key = keys.partition(topic.id, before.index)
     compares = [*extra_compares, Compare(key, before.revision), *compare_sessions(image, elected)]
+    have_records = (*before.isr, *eligible_leaders(image, topic, before))
+    is_unclean = any(node not in have_records for node in elected)
+    if is_unclean:
+        compares += _compare_presence(image, have_records)
     # The ELR is valid only under the minimum that it was computed with.
-    if before.elr or draft.elr:
-        compares += compare_min_isr(image, topic)
+    if is_unclean or before.elr or draft.elr:
+        compares += compare_settings(image, topic)
     value = msgspec.structs.replace(
         draft,
         leader_epoch=before.leader_epoch + has_new_epoch,
@@ -110,10 +117,18 @@ def change_partition(
     return Decision(tuple(dict.fromkeys(compares)), (Put(key, encode_document(value)),))
 
 
-def compare_min_isr(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:
-    """Compares that min.insync.replicas of the topic is still what the image holds."""
+def compare_settings(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:
+    """Compares that the topic's own settings and the cluster-wide defaults are those of the image."""
     keys = ClusterKeys(image.cluster_id)
     return (
         Compare(keys.topic(topic.name), topic.revision),
         Compare(keys.broker_config(None), image.overrides_of_broker(None).revision),
+    )
+
+
+def _compare_presence(image: ClusterImage, broker_ids: Iterable[int]) -> tuple[Compare, ...]:
+    """Compares that each of these brokers still has the session of the image, or still has none."""
+    keys, sessions = ClusterKeys(image.cluster_id), image.sessions
+    return tuple(
+        Compare(keys.live(node), sessions[node].epoch if node in sessions else ABSENT) for node in broker_ids
     )

@@ -23,7 +23,13 @@ from penstock.controller.isr import AlterPartition, IsrMember, change_isr
 from penstock.errors import ApiError
 from penstock.host.metadata_store import DeleteAll, SessionId
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, Controller, PartitionState
-from penstock.metadata.durability import eligible_leaders, has_lost_copy, min_isr
+from penstock.metadata.durability import (
+    allows_unclean_election,
+    eligible_leaders,
+    has_acknowledged_records,
+    has_lost_copy,
+    min_isr,
+)
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import topic_id_text
 from tests.unit.controller.controller_support import CLUSTER, LISTENERS, StoredCluster
@@ -100,6 +106,8 @@ class ModelCluster(StoredCluster):
         """Sessions of processes that have ended."""
         self.records = 0
         self.sessions = 0
+        self.is_sound = True
+        """Whether no check failed. After one that did, the model's accounts are wrong."""
         self._decided_by: dict[str, int] = {}
 
     # What happens to processes
@@ -331,6 +339,7 @@ class ModelCluster(StoredCluster):
     # What must hold
 
     def check(self, before: ClusterImage, pending: PendingDecision) -> None:
+        self.is_sound = False
         assert self.image == image_of(self.store.read(), CLUSTER)
         for topic in self.image.topics.values():
             for state in topic.partitions:
@@ -342,6 +351,7 @@ class ModelCluster(StoredCluster):
         for topic in self.image.topics.values():
             for state in topic.partitions:
                 self._check_records((topic.name, state.index), before)
+        self.is_sound = True
 
     def _check_shape(self, name: Name, state: PartitionState) -> None:
         self.truths.setdefault(name, PartitionTruth())
@@ -366,8 +376,12 @@ class ModelCluster(StoredCluster):
         if has_new_leader and state.leader != NO_NODE:
             assert state.leader in before.admitted, "who is not admitted leads nothing"
             if state.leader not in had_records:
-                is_set = topic.overrides.get("unclean.leader.election.enable") == "true"
-                assert pending.may_be_unclean or is_set, "it may lack what was committed"
+                is_allowed = pending.may_be_unclean or allows_unclean_election(before, topic)
+                assert is_allowed, "it may lack what was committed"
+                assert not had_records & before.admitted, "who has what was committed could have led"
+                assert pending.may_be_unclean or not self._is_returning(name, before, had_records), (
+                    "who has what was committed is about to be admitted"
+                )
                 truth.committed = common(truth.committed, self.processes[state.leader].log(name))
         assert set(state.isr) - set(was.isr) <= before.admitted, "who is not admitted is in no ISR"
         if had_records and not state.isr and not state.elr:
@@ -376,6 +390,15 @@ class ModelCluster(StoredCluster):
             )
         if was.is_reassigning and not state.is_reassigning and not pending.cancels:
             assert state.replicas == was.target
+
+    def _is_returning(self, name: Name, image: ClusterImage, nodes: set[int]) -> bool:
+        """Whether one of these waits for its admission, and has all that it acknowledged."""
+        topic, brokers = image.topics[name[0]], [image.brokers[node] for node in nodes]
+        return any(
+            has_acknowledged_records(image, topic, name[1], broker)
+            for broker in brokers
+            if broker.live is not None
+        )
 
     def _check_records(self, name: Name, before: ClusterImage) -> None:
         """Everybody admitted who is in sync, or eligible, has all that was committed."""

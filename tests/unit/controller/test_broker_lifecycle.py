@@ -309,6 +309,28 @@ def test_a_broker_whose_restart_went_unnoticed_leaves_the_in_sync_replicas() -> 
     assert cluster.image.brokers[follower].is_admitted
 
 
+def test_what_one_process_lacks_is_not_held_against_the_next_that_has_it() -> None:
+    """The last in sync came with an empty disk; its own is put back before the store hears of it."""
+    cluster = cluster_of(1, 2)
+    cluster.create("t", factor=1)
+    last = cluster.state().leader
+    other = next(iter({1, 2} - {last}))
+    cluster.end_session(last)
+    if last == 1:
+        cluster.end_session(1000)
+        cluster.commit(become_controller(cluster.image, other, SESSION))
+    upkeep(cluster)
+    cluster.join(last, "second", **OTHER_DISK)
+    partition = (cluster.image.topics["t"], cluster.state())
+    late = prepare_admission(cluster.image, cluster.image.brokers[last], partition)
+    assert late is not None
+    cluster.end_session(last)
+    cluster.join(last, "third")
+    assert not cluster.attempt(late)
+    upkeep(cluster)
+    assert members(cluster.state()) == ((last,), (), last)
+
+
 def test_an_admission_is_of_one_epoch() -> None:
     cluster = cluster_of(1)
     cluster.join(2)

@@ -8,7 +8,8 @@ store at once or much later. What must hold is checked after every transaction (
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -16,7 +17,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.controller.broker_lifecycle import drain, fence
 from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.decision import Decision, batched, merged
-from penstock.controller.elections import ElectionType, elect
+from penstock.controller.elections import ElectionType, elect, repair_leadership
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.controller.topics import grow_topic
 from penstock.controller.upkeep import UpkeepStep, deferrable_work, urgent_work
@@ -208,9 +209,11 @@ class AnythingHappens(RuleBasedStateMachine):
             overrides["min.insync.replicas"] = minimum
         self.ask(lambda image: alter_topic_config(image, name[0], overrides), late=late)
 
-    @rule(minimum=minimums, late=st.booleans())
-    def configure_all(self, minimum: str | None, late: bool) -> None:
+    @rule(minimum=minimums, late=st.booleans(), unclean=st.sampled_from([None, None, "true"]))
+    def configure_all(self, minimum: str | None, late: bool, unclean: str | None = None) -> None:
         overrides = {} if minimum is None else {"min.insync.replicas": minimum}
+        if unclean is not None:
+            overrides["unclean.leader.election.enable"] = unclean
         self.ask(lambda image: alter_broker_config(image, None, overrides), late=late)
 
     @rule()
@@ -338,6 +341,26 @@ class AnythingHappens(RuleBasedStateMachine):
         for decision in work.decisions if work else ():
             self.cluster.carry_out(PendingDecision(decision, image.revision, controller=image.controller))
 
+    @rule(name=names, is_forbidden=st.booleans())
+    def elect_uncleanly_too_late(self, name: tuple[str, int], is_forbidden: bool) -> None:
+        """The election is decided. Before it arrives, it is forbidden, or who has the records is back."""
+        leader = self.cluster.state(*name).leader
+        if leader == NO_NODE:
+            return
+        self.configure(name, "1", "true", False)
+        self.propose(name, set(), False)
+        self.stop(leader, False, 0, False)
+        late = repair_leadership(
+            self.cluster.image, (self.cluster.image.topics[name[0]], self.cluster.state(*name))
+        )
+        pending = None if late is None else PendingDecision(late, self.cluster.image.revision)
+        if is_forbidden:
+            self.configure(name, "1", "false", False)
+        else:
+            self.start(leader, False)
+        if pending is not None:
+            self.cluster.carry_out(pending)
+
     @rule(name=names)
     def fence_a_leader_that_proposes(self, name: tuple[str, int]) -> None:
         pending = self.cluster.propose(name, set())
@@ -348,7 +371,8 @@ class AnythingHappens(RuleBasedStateMachine):
     # At the end all brokers are there, and the cluster settles.
 
     def teardown(self) -> None:
-        if not hasattr(self, "cluster"):
+        # After a failure there would be others that only follow from it, and hypothesis would report those.
+        if not hasattr(self, "cluster") or not self.cluster.is_sound:
             return
         while self.pending:
             self.arrive(0)
@@ -440,10 +464,13 @@ class AnythingHappens(RuleBasedStateMachine):
             self.send(one, late)
 
 
-TestAnythingHappens = AnythingHappens.TestCase
+# Hypothesis spends up to 300 s on making a failing case shorter, and prints it only then.
+TestAnythingHappens = pytest.mark.timeout(420)(AnythingHappens.TestCase)
 TestAnythingHappens.settings = settings(
     max_examples=60,
     stateful_step_count=60,
     deadline=None,
+    phases=[Phase.reuse, Phase.generate, Phase.shrink],
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,9 +1,12 @@
 """Who leads: in sync, else eligible, else nobody, unless it is allowed that records are lost."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from penstock.controller.broker_lifecycle import bump_leader_epochs, drain, fence
 from penstock.controller.configs import alter_broker_config, alter_topic_config
+from penstock.controller.decision import Decision
 from penstock.controller.elections import (
     ElectionType,
     elect,
@@ -131,6 +134,55 @@ def test_records_are_lost_only_where_that_is_allowed(cluster: StoredCluster) -> 
     assert after.is_recovering
     shrink(cluster, third)
     assert not cluster.state().is_recovering, "it has said how far it came"
+
+
+def repair_on_its_way(cluster: StoredCluster) -> Decision:
+    decision = repair_leadership(cluster.image, (cluster.image.topics["t"], cluster.state()))
+    assert decision is not None
+    return decision
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_records_are_lost_only_while_that_is_still_allowed(cluster: StoredCluster, of_all: bool) -> None:
+    """The controller's decision reaches the store after the operator was told that the setting is off."""
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    lose(cluster, first, second)
+
+    def allow(overrides: Mapping[str, str]) -> None:
+        if of_all:
+            cluster.commit(alter_broker_config(cluster.image, None, overrides))
+        else:
+            cluster.commit(alter_topic_config(cluster.image, "t", overrides))
+
+    allow(UNCLEAN)
+    decision = repair_on_its_way(cluster)
+    allow({})
+    assert not cluster.attempt(decision)
+    upkeep(cluster)
+    assert (cluster.state().leader, cluster.state().isr) == (NO_NODE, (first, second))
+
+
+@pytest.mark.parametrize("is_requested", [False, True])
+@pytest.mark.parametrize("is_in_sync", [False, True])
+def test_no_records_are_lost_when_who_has_them_comes_back_before_that(
+    cluster: StoredCluster, is_in_sync: bool, is_requested: bool
+) -> None:
+    """In sync, or eligible; and whether an operator asked for the unclean election or the settings do."""
+    first, second, _ = cluster.state().replicas
+    shrink(cluster, first, second)
+    if not is_in_sync:
+        shrink(cluster, first)
+    lose(cluster, first, second)
+    if is_requested:
+        decision = elect(cluster.image, "t", 0, ElectionType.UNCLEAN)
+    else:
+        cluster.commit(alter_topic_config(cluster.image, "t", UNCLEAN))
+        decision = repair_on_its_way(cluster)
+    cluster.join(second, "second")
+    assert not cluster.attempt(decision)
+    upkeep(cluster)
+    assert cluster.state().leader == second
 
 
 def test_who_has_the_records_and_waits_to_be_admitted_is_waited_for(cluster: StoredCluster) -> None:
