@@ -248,7 +248,7 @@ class Node:
             if not wait.errors:
                 acknowledged(appended.base_offset, stored)
 
-        self.partition.produce_waits.add(appended.end_offset, ProduceWait(1e9, done), 0)
+        self.partition.high_watermark_waits.add(appended.end_offset, ProduceWait(1e9, done), 0)
 
     def serve(self, follower_id: int, epoch: int, position: FetchPosition) -> PartitionData:
         params = FetchPartition(
@@ -554,7 +554,7 @@ class Cluster:
             )
 
     def _confirm_deletion(self, node: Node) -> None:
-        is_leader = node.leading is not None and node.partition.offline is None
+        is_leader = node.leading is not None and node.partition.offline_error is None
         if is_leader and node.deleting > self.deleted and node.partition.is_deleted(node.deleting):
             self.deleted = node.deleting
             self.counts["deleted"] += 1

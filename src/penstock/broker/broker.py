@@ -478,7 +478,7 @@ async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int)
     targets = [
         (partition, partition.log.log_end_offset)
         for partition in storage.partitions
-        if len(partition.produce_waits)
+        if len(partition.high_watermark_waits)
     ]
     try:
         if targets and storage.partitions.failure is None:

@@ -259,7 +259,7 @@ class Shard(Generic[State]):
             if end > self.partition.high_watermark:
                 self._wait = ProduceWait(float("inf"), self._append_confirmed)
                 # This wait covers a single partition, so its number within the wait is 0.
-                self.partition.produce_waits.add(end, self._wait, 0)
+                self.partition.high_watermark_waits.add(end, self._wait, 0)
             else:
                 self._send_replies()
 

@@ -135,7 +135,7 @@ class _TopicSizes:
     def add(self, partition: Partition) -> None:
         topic, log = partition.name.topic, partition.log
         self.partitions += 1
-        self.offline += partition.offline is not None
+        self.offline += partition.offline_error is not None
         self.appended_bytes[topic] = self.appended_bytes.get(topic, 0) + log.appended_bytes
         self.kept_bytes[topic] = self.kept_bytes.get(topic, 0) + log.size_bytes
 

@@ -20,7 +20,7 @@ class ReplicationSums:
         self.records_behind_max = 0
 
     def add(self, partition: Partition) -> None:
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return
         self.following += not partition.is_leader
         self.leading += partition.is_leader

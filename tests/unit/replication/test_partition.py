@@ -51,7 +51,7 @@ def test_an_unflushed_record_is_neither_shown_nor_acknowledged() -> None:
     partition = partition_on(new_disk())
     answers: list[ProduceWait] = []
     appended = append(partition, b"a", b"b")
-    partition.produce_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
+    partition.high_watermark_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
     assert (partition.high_watermark, bytes(read(partition, 0).data), answers) == (0, b"", [])
     sync(partition)
     assert partition.high_watermark == 2
@@ -123,7 +123,7 @@ def test_after_a_failed_sync_nothing_is_written_and_what_was_safe_is_read() -> N
     sync(partition)
     answers: list[ProduceWait] = []
     appended = append(partition, b"unsure")
-    partition.produce_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
+    partition.high_watermark_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
     partition.stop_writes("the disk broke")
     sync(partition)  # one that was under way
     assert partition.high_watermark == 1

@@ -79,8 +79,8 @@ def test_a_new_leader_epoch_makes_a_new_partition_over_the_same_log() -> None:
     second = followed.partition
     assert second is not first
     assert second.log is first.log
-    assert first.offline is not None
-    assert first.offline.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert first.offline_error is not None
+    assert first.offline_error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert second.following is not None
     assert (second.following.leader_id, second.leader_epoch) == (OTHER, 2)
 
@@ -254,7 +254,7 @@ def test_a_role_waits_for_a_cut_that_is_under_way() -> None:
     followed.see(image(state(THIRD, epoch=3)))
     followed.see(image(state(ME, epoch=4)))
     assert followed.partition is follower
-    assert follower.offline is not None
+    assert follower.offline_error is not None
     cut.run()
     cut.end()
     followed.partitions.truncation_ended(follower)
@@ -295,8 +295,11 @@ def test_a_copy_damaged_during_a_truncation_has_the_leader_epoch_that_waited() -
     assert damaged is followed.partition
     assert damaged is not None
     assert (damaged.leader_epoch, damaged.is_damaged) == (3, True)
-    assert damaged.offline is not None
-    assert (damaged.offline.code, damaged.offline.detail) == (ErrorCode.KAFKA_STORAGE_ERROR, "bit rot")
+    assert damaged.offline_error is not None
+    assert (damaged.offline_error.code, damaged.offline_error.detail) == (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        "bit rot",
+    )
 
 
 def test_an_empty_copy_does_not_lead() -> None:
@@ -313,7 +316,7 @@ def test_an_empty_copy_does_not_lead() -> None:
         write(followed.partition)
     followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
     assert followed.partitions.begin_replacement(empty)
-    assert (followed.partition.offline, followed.partition.is_leader) == (None, False)
+    assert (followed.partition.offline_error, followed.partition.is_leader) == (None, False)
 
 
 def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> None:

@@ -219,7 +219,7 @@ class FetchReader:
                 and ready.high_watermark == partition.high_watermark
                 and ready.isolation_level == empty_reply_key
                 and ready.log_start_offset == partition.log.log_start_offset
-                and partition.offline is None
+                and partition.offline_error is None
             ):
                 add(ready)
                 continue
@@ -301,7 +301,7 @@ class FetchReader:
     ) -> PartitionData | ColdRead:
         partition, target.empty_reply = target.partition, None
         try:
-            if partition is None or partition.offline is not None or context.denied:
+            if partition is None or partition.offline_error is not None or context.denied:
                 target.partition = partition = self._authorised(target.key, context)
             found = self._found_in(partition, target.params, result)
         except ApiError as rejection:
@@ -388,7 +388,7 @@ class FetchReader:
             if diverging is not None:
                 return _without_records(partition, diverging)
         offset = Offset(params.fetch_offset)
-        if offset == partition.high_watermark and partition.offline is None:
+        if offset == partition.high_watermark and partition.offline_error is None:
             return NO_RECORDS  # usual case: the consumer has read everything that is visible
         limit = min(params.partition_max_bytes, result.bytes_left)
         return partition.read(offset, limit, at_least_one=result.size == 0)

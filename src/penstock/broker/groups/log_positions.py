@@ -159,7 +159,7 @@ class LogPositionLookup:
         partition = self._partitions.find_by_id(question.topic_id, question.partition)
         if partition is None:
             return UNKNOWN, None
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return OFFLINE, None
         try:
             # A new leader's high watermark may be behind the previous leader's until it has been confirmed.

@@ -129,7 +129,7 @@ class IsrUpdates:
         if queued.leading.proposal is not queued.proposal:
             return False
         current = self._current(queued)
-        if current is None or current.offline is not None:
+        if current is None or current.offline_error is not None:
             return False
         return current.leader_epoch == queued.partition.leader_epoch
 

@@ -197,8 +197,8 @@ class Storage:
         if self.partitions.failure is not None:
             return self.partitions.failure
         for partition in self.partitions:
-            if partition.offline is not None:
-                return f"{partition.name} is offline: {partition.offline}"
+            if partition.offline_error is not None:
+                return f"{partition.name} is offline: {partition.offline_error}"
             if partition.log.needs_checkpoint:
                 return f"there was no room for the last checkpoint of {partition.name}"
         return None
@@ -270,7 +270,7 @@ class Storage:
             for partition in tuple(self.partitions):
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
                 await self._enforce_retention(partition)
-                if partition.log.is_dirty and partition.offline is None:
+                if partition.log.is_dirty and partition.offline_error is None:
                     # A new segment was begun: its file stays open until it is synced.
                     self._written(partition)
 

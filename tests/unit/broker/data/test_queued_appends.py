@@ -114,8 +114,8 @@ async def test_what_was_appended_for_a_client_that_has_left_may_run_out_of_time(
         later.then(replies.append)
         assert later.abandon is not None
         later.abandon()
-        partition.produce_waits.expire(now=2.0)
-        assert (replies, len(partition.produce_waits)) == ([], 0)
+        partition.high_watermark_waits.expire(now=2.0)
+        assert (replies, len(partition.high_watermark_waits)) == ([], 0)
 
 
 async def test_without_acks_what_was_sent_is_stored_although_the_client_has_left(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ async def test_a_produce_is_answered_in_time_although_a_checkpoint_waits_for_the
             appended = partition.append_now(memoryview(batch(b"x")), NOW_MS)
             answers: list[ProduceWait] = []
             deadline = asyncio.get_running_loop().time() + 0.1
-            partition.produce_waits.add(appended.end_offset, ProduceWait(deadline, answers.append), 0)
+            partition.high_watermark_waits.add(appended.end_offset, ProduceWait(deadline, answers.append), 0)
             await eventually(lambda answers=answers: bool(answers))  # type: ignore[misc]
             assert answers[0].errors == {0: ErrorCode.REQUEST_TIMED_OUT}
         disk.go_on()

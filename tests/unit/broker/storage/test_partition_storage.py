@@ -154,7 +154,7 @@ async def test_a_batch_that_cannot_be_opened_is_its_producers_fault_and_no_damag
         assert look_up(lookup, NOW_MS + 1) == (1, NOW_MS + 5)
         assert look_up(lookup, NOW_MS + 6) == (2, NOW_MS + 9)
         assert look_up(lookup, None) == (2, NOW_MS + 9)
-        assert partition.offline is None
+        assert partition.offline_error is None
 
 
 async def test_a_lost_metadata_file_is_not_taken_for_an_empty_cluster(tmp_path: Path) -> None:

@@ -106,7 +106,11 @@ class PartitionChecks:
         """Compare the compacted logs of a single broker after cleaned segments replaced others."""
         for partition in serving.storage.partitions:
             ledger, log = self.ledger(partition), partition.log
-            if isinstance(ledger, CompactedLedger) and partition.offline is None and log.has_stable_segments:
+            if (
+                isinstance(ledger, CompactedLedger)
+                and partition.offline_error is None
+                and log.has_stable_segments
+            ):
                 ledger.compare(self._order[0].id, log, log.log_start_offset)
 
     def check_changed(self) -> None:
@@ -134,12 +138,12 @@ class PartitionChecks:
                 log.flushed_end_offset,
                 partition.high_watermark,
                 log.log_start_offset,
-                partition.failure is not None,
+                partition.disk_error is not None,
             )
             before = seen.get(partition)
             if before != now:
                 seen[partition] = now
-                if self._is_single and partition.offline is None:
+                if self._is_single and partition.offline_error is None:
                     self._check_single(node, partition, before)
                 self._check_partition(node, partition, before)
                 if self._is_single and before is None and partition.is_leader:
@@ -166,7 +170,7 @@ class PartitionChecks:
 
     def _check_partition(self, node: SimNode, partition: Partition, before: PartitionSummary | None) -> None:
         leading, high = partition.leading, partition.high_watermark
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return
         ledger = self.ledger(partition)
         partition_id = (partition.topic_id, partition.name.partition)
@@ -178,7 +182,7 @@ class PartitionChecks:
             self._check_in_sync(node, partition, ledger)
             self._check_producers(node, partition)
         is_compacted = isinstance(ledger, CompactedLedger)
-        if partition.failure is None and not partition.log.is_truncating and not is_compacted:
+        if partition.disk_error is None and not partition.log.is_truncating and not is_compacted:
             chains.flushed(node, partition.log)
         if before is None or before[LOG_START] != partition.log.log_start_offset:
             self._check_start(node, partition, ledger, before)

@@ -76,7 +76,7 @@ class BitFlip(NamedTuple):
     def is_noticed(self) -> bool:
         """Whether the broker has taken this replica offline."""
         partition = self._partition()
-        offline = None if partition is None else partition.offline
+        offline = None if partition is None else partition.offline_error
         return offline is not None and offline.code is ErrorCode.KAFKA_STORAGE_ERROR
 
     def _partition(self) -> Partition | None:
@@ -107,7 +107,7 @@ class BitRot:
         if serving is None or node.mount.has_failed_sync or serving.storage.partitions.failure is not None:
             return
         for partition in serving.storage.partitions:
-            offline = partition.offline
+            offline = partition.offline_error
             is_offline = offline is not None and offline.code is ErrorCode.KAFKA_STORAGE_ERROR
             if is_offline and not self.is_damaged(node.id, str(partition.name)):
                 self._cluster.violate(f"{partition.name} is offline on {node} for no reason: {offline}")
