@@ -151,8 +151,8 @@ class Partition:
         self.follower_waits: dict[Callable[[int], None], int] = {}
         """The same for fetches of followers, which read to the end of the log."""
         self.replica_waits: dict[Callable[[], None], None] = {}
-        """Called when what the leader knows of a replica changed, or the partition failed. DeleteRecords waits
-        here; fetches of followers wait in `follower_waits`."""
+        """Called when what the leader knows of a replica changed, or the partition failed. DeleteRecords
+        waits here; fetches of followers wait in `follower_waits`."""
         self.committed_bytes = 0
         """Bytes that came below the high watermark since this process leads."""
         self.partition_count = 1

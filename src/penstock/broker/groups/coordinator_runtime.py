@@ -38,7 +38,7 @@ from penstock.limits import (
     COORDINATOR_ROOM_CHECK_MS_MAX,
     DECOMPRESSED_BYTES_MAX,
     LOAD_BYTES_AT_ONCE,
-    LOAD_RECORDS_PER_TURN,
+    LOAD_RECORDS_PER_CHUNK,
     UNREADABLE_RECORDS_TOLD_MAX,
 )
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead
@@ -361,7 +361,7 @@ class ShardRunner(Generic[State]):
             for key, (value, timestamp) in latest.items():
                 state.replay(StateRecord(key, value), timestamp)
                 count += 1
-                if count % LOAD_RECORDS_PER_TURN == 0:
+                if count % LOAD_RECORDS_PER_CHUNK == 0:
                     await asyncio.sleep(0)
         return count
 
@@ -387,7 +387,7 @@ class ShardRunner(Generic[State]):
                     latest.pop(record.key, None)  # inserted again at the end: the dict keeps log order
                     latest[record.key] = record.value, record.timestamp
                 count += 1
-                if count % LOAD_RECORDS_PER_TURN == 0:
+                if count % LOAD_RECORDS_PER_CHUNK == 0:
                     await asyncio.sleep(0)
             offset = found.next_offset
         return latest
