@@ -251,6 +251,7 @@ MUTANTS: Sequence[Mutant] = (
         FOLLOWING,
         "            log.stored_start,\n",
         "            log.log_start_offset,\n",
+        "tests/unit/replication/test_following.py",
     ),
     Mutant(
         "joins_without_what_was_deleted",

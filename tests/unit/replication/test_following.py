@@ -171,6 +171,7 @@ def test_a_start_is_reported_when_it_is_stored_and_not_before() -> None:
     leader.delete_before(Offset(5))
     catch_up(leader, follower)
     assert follower.log.log_start_offset == 5
+    exchange(leader, follower)  # the first fetch that could report the new start
     assert not leader.is_deleted(Offset(5)), "after a crash the follower would begin at 0"
     assert reopened(follower.log).log_start_offset == 0
     store_start(follower)
