@@ -127,7 +127,7 @@ def test_a_seed_that_fails_without_the_mistake_kills_no_mutant(
         said = f"seed {min(mine)} fails; see" if mine else "no promise was broken"
         return subprocess.CompletedProcess(module, 1 if mine else 0, said, "")
 
-    monkeypatch.setattr(mutants, "_run", run)
+    monkeypatch.setattr(mutants, "run_module", run)
     options = Namespace(seed=1, seeds=6, jobs=1)
     control = Control()
     assert kill(MUTANTS[0], options, control).by == "seed 5"
@@ -214,7 +214,7 @@ def test_a_failure_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object) -> None:
         raise InvariantViolation("lost")
 
-    monkeypatch.setattr(SimCluster, "_run_phases", broken)
+    monkeypatch.setattr(SimCluster, "run_phases", broken)
     ran = run_plan(draw_plan(1, seconds=5.0))
     assert ran.failure is not None
     assert "lost" in ran.failure

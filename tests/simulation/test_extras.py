@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_found_and_others_lead(number: int) -> None:
 def test_a_damaged_broker_that_leads_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told of the damage. Of the three brokers one leads: its partition stays offline. A follower
     falls behind, and leaves the in-sync replicas by that."""
-    monkeypatch.setattr(DamagedReplicas, "_on_damage", lambda *_: None)
+    monkeypatch.setattr(DamagedReplicas, "on_damage", lambda *_: None)
     violations = []
     for node in (1, 2, 3):
         try:

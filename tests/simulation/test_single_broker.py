@@ -97,7 +97,7 @@ def test_a_failing_seed_is_named(capsys: pytest.CaptureFixture[str], monkeypatch
     def broken(_: SimCluster) -> None:
         raise AssertionError("topic-1-0: lost")
 
-    monkeypatch.setattr(SimCluster, "_run_phases", broken)
+    monkeypatch.setattr(SimCluster, "run_phases", broken)
     assert main(["--brokers", "1", "--seed", "42"]) == 1
     assert "--seed 42 --brokers 1 --seconds 60 --trace" in capsys.readouterr().out
 

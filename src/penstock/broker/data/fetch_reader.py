@@ -196,7 +196,7 @@ class FetchReader:
         self._partitions = partitions
         self._cold_reads = cold_reads
         self._followers = followers
-        self._cold_budget = MemoryBudget(bytes_total_max)
+        self.cold_budget = MemoryBudget(bytes_total_max)
 
     def find(self, key: FetchPartitionKey) -> Partition | None:
         if key.topic:
@@ -271,10 +271,10 @@ class FetchReader:
                 result.answers.append(data)
             return result
         finally:
-            self._cold_budget.release(need)
+            self.cold_budget.release(need)
 
     async def _take_memory(self, need: int) -> None:
-        if self._cold_budget.try_take(need):
+        if self.cold_budget.try_take(need):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         was_granted = False
@@ -285,15 +285,15 @@ class FetchReader:
             if not turn.done():  # already cancelled, but the cancellation has not been delivered yet
                 turn.set_result(None)
 
-        self._cold_budget.wait(need, granted)
+        self.cold_budget.wait(need, granted)
         try:
             await turn
         except asyncio.CancelledError:
-            self._cold_budget.forget(granted)
+            self.cold_budget.forget(granted)
             # The grant and the cancellation can cross. The bytes were taken for this fetch, so they are given
             # back.
             if was_granted:
-                self._cold_budget.release(need)
+                self.cold_budget.release(need)
             raise
 
     def _read(

@@ -182,7 +182,7 @@ class SimCluster:
         self.watching.check_changed()
 
     async def _run(self) -> None:
-        self.start(self._run_phases())
+        self.start(self.run_phases())
         await self._ended
 
     async def _end(self) -> None:
@@ -199,7 +199,7 @@ class SimCluster:
                 task.cancel()
             await asyncio.sleep(0)
 
-    async def _run_phases(self) -> None:
+    async def run_phases(self) -> None:
         for node in self.nodes.values():
             node.start()
         everybody = set(self.plan.nodes)

@@ -146,7 +146,7 @@ async def test_memory_that_was_granted_to_one_that_left_is_given_back(
     tmp_path: Path, monkeypatch: object
 ) -> None:
     async with cold(tmp_path, monkeypatch) as wiring:
-        budget = wiring.reads._cold_budget
+        budget = wiring.reads.cold_budget
         assert budget.try_take(FETCH_BYTES_TOTAL_MAX)
         before, after = wiring.begin(1), wiring.begin(2)
         await turns()

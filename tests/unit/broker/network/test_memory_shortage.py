@@ -46,17 +46,17 @@ class Hall:
     def client(self) -> Client:
         client = Client(self.world)
         self.clients.append(client)
-        self.server._connections[client.connection] = None
+        self.server.connections[client.connection] = None
         return client
 
     def relieve(self, budget: MemoryBudget, later_ms: int = 0) -> list[Client]:
         """What a relief at that time ends; the transports then say goodbye."""
         now = asyncio.get_running_loop().time() + later_ms / 1000
-        self.server._relieve_one(budget, budget.missing_bytes, now)
+        self.server.relieve(budget, budget.missing_bytes, now)
         ended = [client for client in self.clients if client.transport.ending == "aborted"]
         for client in ended:
             self.clients.remove(client)
-            self.server._connections.pop(client.connection, None)
+            self.server.connections.pop(client.connection, None)
             client.leaves()
         return ended
 

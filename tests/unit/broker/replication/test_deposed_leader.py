@@ -152,7 +152,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[Non
     async def refused(self: PeerLeaseCheck, broker_id: int, node_id: int) -> bool:
         return True
 
-    monkeypatch.setattr(PeerLeaseCheck, "_is_rejected_by", refused)
+    monkeypatch.setattr(PeerLeaseCheck, "is_rejected_by", refused)
     loop = VirtualTimeLoop(Random(3))
     faults = StoreFaults(delay_seconds=(0.001, 0.01))
     store = SimStore(loop, Random(3), faults, timeout_seconds=ETCD_REQUEST_MS_MAX / 1000)
@@ -224,7 +224,7 @@ def test_a_proposal_is_settled_while_its_leader_is_deposed(monkeypatch: pytest.M
         await scene.lose_the_answer()
         leading = leader.partition.leading
         assert leading is not None
-        scene.witnesses._depose(1)
+        scene.witnesses.depose(1)
         leader.partitions.may_lead = lambda image: False
         assert leader.partition.leading is None
         leader.node.client.watch_events_flow.set()
