@@ -77,6 +77,7 @@ INSTEAD = {
     "fetch_topic_ids": "look_up_topic_ids",
     "insist": "retry",
     "isr_min": "min_isr",
+    "local_waits": "own_end_waits",
     "mailbox": "query_name_channel",
     "memory_cost": "held_byte_seconds",
     "metadata_away": "metadata_store_unavailable",
