@@ -291,7 +291,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "followers_apply_retention",
         "broker/storage/retention.py",
-        "CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None",
+        "CleanupPolicy.DELETE in config.cleanup_policy and partition.is_leader",
         "CleanupPolicy.DELETE in config.cleanup_policy",
     ),
     # A single broker and its disk

@@ -57,14 +57,14 @@ class Control:
     def passes_seed(self, seed: int, *, is_of_one_broker: bool) -> bool:
         if (seed, is_of_one_broker) not in self._passed and seed not in self.alarms:
             command = ["penstock.sim", *_brokers(is_of_one_broker), "--seed", str(seed)]
-            if _run(command, SOURCE, folder=SOURCE.parent).returncode == 0:
+            if run_module(command, SOURCE, folder=SOURCE.parent).returncode == 0:
                 self._passed.add((seed, is_of_one_broker))
             else:
                 self.alarms.add(seed)
         return (seed, is_of_one_broker) in self._passed
 
     def passes_test(self, test: str) -> bool:
-        return _run([*PYTEST, test], SOURCE, folder=SOURCE.parent).returncode == 0
+        return run_module([*PYTEST, test], SOURCE, folder=SOURCE.parent).returncode == 0
 
 
 class Killed(NamedTuple):
@@ -116,7 +116,9 @@ def _simulated(mutant: Mutant, copy: Path, options: argparse.Namespace, control:
     said = "no seed"
     while first < end:
         seeds = ["--seed", str(first), "--seeds", str(end - first), "--jobs", str(options.jobs)]
-        done = _run(["penstock.sim", *_brokers(mutant.is_of_one_broker), *seeds], copy, folder=copy.parent)
+        done = run_module(
+            ["penstock.sim", *_brokers(mutant.is_of_one_broker), *seeds], copy, folder=copy.parent
+        )
         said = (done.stdout + done.stderr).strip()
         failing = re.search(r"^seed (\d+) fails", said, re.MULTILINE)
         if failing is None:
@@ -129,7 +131,7 @@ def _simulated(mutant: Mutant, copy: Path, options: argparse.Namespace, control:
 
 
 def _tested(mutant: Mutant, copy: Path, control: Control) -> Outcome:
-    done = _run([*PYTEST, mutant.tests], copy, folder=SOURCE.parent)
+    done = run_module([*PYTEST, mutant.tests], copy, folder=SOURCE.parent)
     failing = re.search(r"^FAILED ([^\s\[]+)", done.stdout, re.MULTILINE)
     # Any other exit code, an import that fails for example, says nothing of the tests.
     if done.returncode != PYTEST_FAILED or failing is None:
@@ -140,7 +142,7 @@ def _tested(mutant: Mutant, copy: Path, control: Control) -> Outcome:
     return Outcome("a test", test.rpartition("::")[2])
 
 
-def _run(module: Sequence[str], copy: Path, *, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_module(module: Sequence[str], copy: Path, *, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, "-m", *module],

@@ -46,13 +46,13 @@ STATE_RECORDS_PER_FLUSH = 2_000
 STATE_BYTES_PER_FLUSH = 4 * MIB
 # Records that long commands and timers make in one iteration of the event loop, all together: about 20 us
 # each, from the decision to the file. The work for a group beside its records counts as this many.
-STATE_RECORDS_PER_TURN = 1_000
+STATE_RECORDS_PER_CHUNK = 1_000
 GROUP_TURN_RECORDS = 5
 # Timers that are checked in one iteration of the event loop.
-TIMERS_PER_TURN = 1_000
+TIMERS_PER_CHUNK = 1_000
 # A coordinator's log is read in chunks of this size, and other tasks run after this many records.
 LOAD_BYTES_AT_ONCE = 1 * MIB
-LOAD_RECORDS_PER_TURN = 200
+LOAD_RECORDS_PER_CHUNK = 200
 # After a failed append, the state is loaded again no sooner than this. If loading fails, the pause doubles
 # each time, up to the second limit.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
@@ -74,7 +74,7 @@ GROUP_STATE_BYTES_MAX = 512 * MIB
 GROUP_REPLY_BYTES_MAX = 32 * MIB
 GROUP_REPLIES_AT_ONCE = 4
 # Committed offsets that are added to a reply in one iteration of the event loop.
-OFFSETS_PER_TURN = 2_000
+OFFSETS_PER_CHUNK = 2_000
 # Subscriptions and assignments of one group's members, all together: they are written as one record.
 GROUP_METADATA_BYTES_MAX = 2 * MIB
 # The id of a group, which is in every one of its records.
@@ -84,23 +84,23 @@ GROUPS_WITH_SETTINGS_MAX = 10_000
 # Members of one group, unless the operator sets another limit; Kafka sets none for classic groups.
 GROUP_MEMBERS_MAX = 10_000
 # Offsets that are checked for expiry in one iteration of the event loop.
-OFFSETS_LOOKED_PER_TURN = 5_000
+OFFSETS_LOOKED_PER_CHUNK = 5_000
 # How fast groups consume is measured over this time, for this many partitions that advanced last.
 GROUP_RATE_WINDOW_MS = 1 * MINUTE_MS
 GROUP_RATE_PARTITIONS_MAX = 20_000
 # Groups that are processed in one iteration of the event loop for a report on the lag of all groups.
-GROUPS_REPORTED_PER_TURN = 20
+GROUPS_REPORTED_PER_CHUNK = 20
 # Such reports that are computed at once; further ones are queued.
 GROUP_REPORTS_AT_ONCE = 4
 # HTTP pages about groups that are built at once. Each sends requests to the coordinators on other brokers.
 GROUP_PAGES_AT_ONCE = 4
 # Groups in one lag request to another broker, and its time limit. That broker in turn sends requests to
 # leaders.
-GROUP_REPORTS_PER_QUESTION = 20
+GROUP_REPORTS_PER_CHUNK = 20
 PEER_REPORTS_MS_MAX = 4_500
 # The same for log end offsets: partitions in one request, requests at once, the time limit of one request,
 # and of all requests to one leader for one page.
-LOG_POSITIONS_PER_QUESTION = 1_000
+LOG_POSITIONS_PER_CHUNK = 1_000
 PEER_POSITIONS_AT_ONCE = 8
 PEER_POSITION_MS_MAX = 1_500
 PEER_POSITIONS_MS_MAX = 2 * SECOND_MS
@@ -276,8 +276,8 @@ REPLICATION_FACTOR_MAX = SHORT_MAX
 
 # Changes of the metadata that are queued; a further one waits for room.
 METADATA_CHANGES_QUEUED_MAX = 1_000
-# Proposals that are with the store at once; a further one waits.
-METADATA_PROPOSALS_MAX = 32
+# Decisions that are committed at once without the queue of changes; a further one waits.
+METADATA_COMMITS_AT_ONCE_MAX = 32
 # Tasks of a broker that commit ISR proposals, with one transaction each under way. Proposals that arrive
 # meanwhile share a transaction.
 ISR_SENDERS_MAX = 4
@@ -443,7 +443,7 @@ READ_FAILURES_APART_MS = SECOND_MS // 2
 # Lookups by timestamp have a thread of their own, which alternates between them. One step of a lookup passes
 # this many batch headers (about 3 ms) and then examines the records of one batch, yielding after this many.
 LOOKUP_HEADERS_PER_STEP = 1_000
-LOOKUP_RECORDS_PER_TURN = 500
+LOOKUP_RECORDS_PER_CHUNK = 500
 # Records and bytes that one lookup of one partition decodes, in all its batches; beyond that, batch headers
 # determine the result. No uncompressed batch of the default size has as many records; they take about a third
 # of a second.
@@ -481,8 +481,8 @@ HTTP_PARTITIONS_LISTED_MAX = 1_000
 METRICS_GROUP_PARTITIONS_MAX = 5_000
 METRICS_TOPICS_MAX = 1_000
 # Partitions that are summed up, and lines of metrics that are written, in one iteration of the event loop.
-METRICS_PARTITIONS_PER_TURN = 1_000
-METRICS_LINES_PER_TURN = 500
+METRICS_PARTITIONS_PER_CHUNK = 1_000
+METRICS_LINES_PER_CHUNK = 500
 
 # How the bounds depend on each other ------------------------------------------------------------
 
@@ -544,7 +544,7 @@ assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES
 assert max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX, STATE_BYTES_PER_FLUSH) < COORDINATOR_ROOM_BYTES
 assert 2 * STATE_RECORDS_PER_FLUSH < RECORDS_CHECKED_MAX
 # The chunks of long commands fit one iteration of the event loop.
-assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE) <= STATE_RECORDS_PER_TURN
+assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE) <= STATE_RECORDS_PER_CHUNK
 # The long replies that are built at once leave memory for fetches.
 assert GROUP_REPLIES_AT_ONCE * GROUP_REPLY_BYTES_MAX < REPLY_BYTES_TOTAL_MAX
 # The largest topic fits the cache, and leaves room for others.

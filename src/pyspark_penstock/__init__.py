@@ -44,6 +44,6 @@ class DefaultSource(DataSource):
         return BatchWriter.from_options(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        from penstock.spark.topic_sink import StreamWriter
+        from penstock.spark.topic_sink import TopicStreamWriter
 
-        return StreamWriter.from_options(self.options, schema)
+        return TopicStreamWriter.from_options(self.options, schema)

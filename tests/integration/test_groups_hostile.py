@@ -10,7 +10,7 @@ import penstock.broker.network.connection as broker_connection
 from penstock.broker import router
 from penstock.errors import ErrorCode
 from penstock.groups.records import OffsetCommitKey, encode_key
-from penstock.limits import GROUP_ID_BYTES_MAX, GROUP_REPLY_BYTES_MAX, GROUPS_REPORTED_PER_TURN
+from penstock.limits import GROUP_ID_BYTES_MAX, GROUP_REPLY_BYTES_MAX, GROUPS_REPORTED_PER_CHUNK
 from penstock.protocol.batches import split_batches
 from penstock.protocol.messages.consumer_group_describe import (
     CONSUMER_GROUP_DESCRIBE,
@@ -143,7 +143,7 @@ def test_everything_that_a_group_has_kept_is_told_when_it_fits(client: RawClient
     assert {topic.name for topic in small.topics} == {"a", "b"}
 
 
-@pytest.mark.parametrize("count", [2, 10 * GROUPS_REPORTED_PER_TURN])
+@pytest.mark.parametrize("count", [2, 10 * GROUPS_REPORTED_PER_CHUNK])
 def test_a_group_described_many_times_is_described_once(client: RawClient, count: int) -> None:
     names = ["g"] * count + ["wide readers"] * count
     described = client.ask(DESCRIBE_GROUPS, 4, DescribeGroupsRequest(groups=names)).groups
@@ -154,7 +154,7 @@ def test_a_group_described_many_times_is_described_once(client: RawClient, count
 
 
 def test_many_groups_are_described_and_deleted_in_the_order_asked(client: RawClient) -> None:
-    names = [f"nobody-{number}" for number in range(3 * GROUPS_REPORTED_PER_TURN + 1)]
+    names = [f"nobody-{number}" for number in range(3 * GROUPS_REPORTED_PER_CHUNK + 1)]
     described = client.ask(DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=names)).groups
     assert [group.group_id for group in described] == names
     assert {group.error_code for group in described} == {ErrorCode.GROUP_ID_NOT_FOUND}

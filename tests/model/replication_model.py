@@ -241,14 +241,14 @@ class Node:
         self.cluster.values += 1
         values = [b"%d" % self.cluster.values] * self.cluster.random.randint(1, 3)
         batch = bytearray(batch_of(values, producer_id=producer, producer_epoch=0, base_sequence=sequence))
-        appended = self.partition.append(memoryview(batch), NOW_MS)
+        appended = self.partition.append_now(memoryview(batch), NOW_MS)
         stored = bytes(batch)
 
         def done(wait: ProduceWait) -> None:
             if not wait.errors:
                 acknowledged(appended.base_offset, stored)
 
-        self.partition.produce_waits.add(appended.end_offset, ProduceWait(1e9, done), 0)
+        self.partition.high_watermark_waits.add(appended.end_offset, ProduceWait(1e9, done), 0)
 
     def serve(self, follower_id: int, epoch: int, position: FetchPosition) -> PartitionData:
         params = FetchPartition(
@@ -554,7 +554,7 @@ class Cluster:
             )
 
     def _confirm_deletion(self, node: Node) -> None:
-        is_leader = node.leading is not None and node.partition.offline is None
+        is_leader = node.leading is not None and node.partition.offline_error is None
         if is_leader and node.deleting > self.deleted and node.partition.is_deleted(node.deleting):
             self.deleted = node.deleting
             self.counts["deleted"] += 1

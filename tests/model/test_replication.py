@@ -96,7 +96,7 @@ def agree_always(self: Partition, params: object) -> None:
 MUTANTS: dict[str, tuple[type, str, object]] = {
     "a follower is cut to its high watermark": (FollowerRole, "_truncate", cut_to_high_watermark),
     "a pending in-sync set is forgotten": (LeaderRole, "_update_maximal_isr", count_committed_only),
-    "a replica joins at the high watermark": (LeaderRole, "_may_join", join_at_high_watermark),
+    "a replica joins at the high watermark": (LeaderRole, "may_join", join_at_high_watermark),
     "too few in sync are enough": (LeaderRole, "meets_min_isr", property(show_with_too_few)),
     "a follower acknowledges before its flush": (
         FollowerRole,
@@ -112,8 +112,8 @@ MUTANTS: dict[str, tuple[type, str, object]] = {
     "a deletion leaves out eligible leaders": (LeaderRole, "is_deleted", ask_in_sync_only),
     "a replica joins with an older start": (
         LeaderRole,
-        "_may_join",
-        join_with_any_start(LeaderRole._may_join),
+        "may_join",
+        join_with_any_start(LeaderRole.may_join),
     ),
     "histories are not compared": (Partition, "diverging", agree_always),
 }

@@ -127,7 +127,7 @@ def test_a_seed_that_fails_without_the_mistake_kills_no_mutant(
         said = f"seed {min(mine)} fails; see" if mine else "no promise was broken"
         return subprocess.CompletedProcess(module, 1 if mine else 0, said, "")
 
-    monkeypatch.setattr(mutants, "_run", run)
+    monkeypatch.setattr(mutants, "run_module", run)
     options = Namespace(seed=1, seeds=6, jobs=1)
     control = Control()
     assert kill(MUTANTS[0], options, control).by == "seed 5"
@@ -150,7 +150,7 @@ def test_every_fault_strikes(kind: FaultKind) -> None:
     faults = [Fault(0, kind, 4.0, 3.0, (1,))]
     if kind is FaultKind.AMBUSH:
         faults.append(Fault(1, FaultKind.KILL, 4.5, 0.1, (2,)))  # somebody has to go into it
-    assert run_cluster(quiet._replace(faults=tuple(faults))).event_counts[kind] == 1
+    assert run_cluster(quiet._replace(faults=tuple(faults))).fault_counts[kind] == 1
 
 
 def test_what_struck_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +214,7 @@ def test_a_failure_is_told_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*_: object) -> None:
         raise InvariantViolation("lost")
 
-    monkeypatch.setattr(SimCluster, "_run_phases", broken)
+    monkeypatch.setattr(SimCluster, "run_phases", broken)
     ran = run_plan(draw_plan(1, seconds=5.0))
     assert ran.failure is not None
     assert "lost" in ran.failure

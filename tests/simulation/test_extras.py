@@ -33,7 +33,7 @@ def test_a_hundred_seeds_draw_every_extra(name: str) -> None:
 
 def test_records_are_deleted() -> None:
     cluster = run_with(Extras(deletes_records=True))
-    assert cluster.event_counts["deleted-records"] > 5
+    assert cluster.fault_counts["deleted-records"] > 5
     assert any(ledger.deleted for ledger in cluster.watching.ledgers.values())
 
 
@@ -49,13 +49,13 @@ def test_the_topic_of_the_coordinator_is_compacted() -> None:
         ledger for ledger in cluster.watching.ledgers.values() if isinstance(ledger, CompactedLedger)
     ]
     assert {ledger.name for ledger in compacted} == {f"{GROUP_TOPIC}-0", f"{GROUP_TOPIC}-1"}
-    assert cluster.event_counts["cleaned"] > 5
+    assert cluster.fault_counts["cleaned"] > 5
 
 
 def test_power_takes_what_only_memory_had_and_others_have_it() -> None:
     power = Fault(0, FaultKind.POWER, 6.0, 1.0, (1,))
     cluster = run_with(Extras(flushes_before_ack=False), power)
-    assert cluster.event_counts[FaultKind.POWER] == 1
+    assert cluster.fault_counts[FaultKind.POWER] == 1
 
 
 def test_a_plan_without_extras_has_no_faults_of_theirs() -> None:
@@ -69,13 +69,13 @@ def test_a_plan_without_extras_has_no_faults_of_theirs() -> None:
 def test_a_flipped_bit_is_found_and_others_lead(number: int) -> None:
     """With other fault numbers the bit is read, looked up, or not; and the leader dies or not."""
     rot = Fault(FIRST_OF_EXTRAS + number, FaultKind.ROT, 6.0, 1.0, (1 + number % 3,))
-    assert run_with(Extras(rots=True), rot).event_counts[FaultKind.ROT] == 1
+    assert run_with(Extras(rots=True), rot).fault_counts[FaultKind.ROT] == 1
 
 
 def test_a_damaged_broker_that_leads_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told of the damage. Of the three brokers one leads: its partition stays offline. A follower
     falls behind, and leaves the in-sync replicas by that."""
-    monkeypatch.setattr(DamagedReplicas, "_on_damage", lambda *_: None)
+    monkeypatch.setattr(DamagedReplicas, "on_damage", lambda *_: None)
     violations = []
     for node in (1, 2, 3):
         try:

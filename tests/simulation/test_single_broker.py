@@ -67,29 +67,29 @@ def run_with(plan: ClusterPlan, *kinds: FaultKind) -> SimCluster:
 
 
 def test_the_power_fails_during_a_disk_call() -> None:
-    assert run_with(quiet(), *[FaultKind.POWER_AT_CALL] * 4).event_counts[FaultKind.POWER_AT_CALL] > 0
+    assert run_with(quiet(), *[FaultKind.POWER_AT_CALL] * 4).fault_counts[FaultKind.POWER_AT_CALL] > 0
 
 
 def test_a_broker_runs_out_of_files() -> None:
-    assert run_with(quiet(), FaultKind.FEW_FILES).event_counts[FaultKind.FEW_FILES] == 1
+    assert run_with(quiet(), FaultKind.FEW_FILES).fault_counts[FaultKind.FEW_FILES] == 1
 
 
 def test_a_swap_is_interrupted() -> None:
     cluster = run_with(quiet()._replace(extras=Extras(compacts=True)), *[FaultKind.SWAP] * 3)
-    assert cluster.event_counts["cleaned"] > 3
-    assert cluster.event_counts[FaultKind.SWAP] > 0
+    assert cluster.fault_counts["cleaned"] > 3
+    assert cluster.fault_counts[FaultKind.SWAP] > 0
 
 
 def test_a_broker_is_killed_when_it_creates_a_log() -> None:
     plan = quiet(partitions=24, careless=1)
-    assert run_with(plan, FaultKind.NEW_LOG).event_counts[FaultKind.NEW_LOG] == 2
+    assert run_with(plan, FaultKind.NEW_LOG).fault_counts[FaultKind.NEW_LOG] == 2
 
 
 def test_power_takes_acknowledged_records_that_were_not_flushed() -> None:
     """The clients of the broker go on without them."""
     plan = quiet()._replace(extras=Extras(flushes_before_ack=False))
     cluster = run_with(plan, *[FaultKind.POWER] * 3)
-    assert cluster.event_counts[FaultKind.POWER] == 3
+    assert cluster.fault_counts[FaultKind.POWER] == 3
     assert cluster.acknowledged > BATCHES_MIN
 
 
@@ -97,7 +97,7 @@ def test_a_failing_seed_is_named(capsys: pytest.CaptureFixture[str], monkeypatch
     def broken(_: SimCluster) -> None:
         raise AssertionError("topic-1-0: lost")
 
-    monkeypatch.setattr(SimCluster, "_run_phases", broken)
+    monkeypatch.setattr(SimCluster, "run_phases", broken)
     assert main(["--brokers", "1", "--seed", "42"]) == 1
     assert "--seed 42 --brokers 1 --seconds 60 --trace" in capsys.readouterr().out
 

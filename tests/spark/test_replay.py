@@ -168,7 +168,7 @@ def test_a_crash_before_a_slice_is_recorded_sends_only_it_again(
 ) -> None:
     create(running, "replay-crash", 2)
     wanted = original.settings("replay-crash", rows_per_batch=400)
-    keep, kept = module._save_state, []
+    keep, kept = module.store_state, []
 
     def crash(settings: ReplaySettings, record: ReplayState) -> None:
         kept.append(record.slices)
@@ -176,7 +176,7 @@ def test_a_crash_before_a_slice_is_recorded_sends_only_it_again(
             raise OSError("the machine is gone")
         keep(settings, record)
 
-    monkeypatch.setattr(module, "_save_state", crash)
+    monkeypatch.setattr(module, "store_state", crash)
     with pytest.raises(OSError, match="the machine is gone"):
         replayed(spark, wanted)
     monkeypatch.undo()
@@ -279,7 +279,7 @@ def test_a_slice_may_be_of_thousands_of_partitions(spark: "SparkSession", origin
         files = tuple(table.files())
     spans = {TopicPartition(original.topic, number): OffsetSpan(10, 20 + number) for number in range(3_000)}
     spans[TopicPartition("another", 0)] = OffsetSpan(0, 1_000)
-    chosen = module._select(spark, None, TimeRange(), ReplaySlice(spans, files))
+    chosen = module.select_rows(spark, None, TimeRange(), ReplaySlice(spans, files))
     found = Counter((row.partition, row.offset) for row in chosen.select("partition", "offset").collect())
     wanted = [(0, offset) for offset in range(10, 20)] + [(1, offset) for offset in range(10, 21)]
     assert found == Counter(wanted)
@@ -315,7 +315,7 @@ def test_a_folder_with_strange_signs_and_a_missing_file(
 )
 def test_a_condition_that_asks_for_the_time_is_refused(spark: "SparkSession", where: str) -> None:
     with pytest.raises(CommandFailed, match=r"asks for the current time.*: give --start and --end"):
-        module._filter(spark.createDataFrame([], SCHEMA), where)
+        module.filter_rows(spark.createDataFrame([], SCHEMA), where)
 
 
 def test_what_was_refused_for_its_condition_was_not_begun(

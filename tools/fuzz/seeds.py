@@ -11,7 +11,7 @@ from penstock.metadata.documents import (
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
-    encode,
+    encode_document,
 )
 from penstock.protocol import compiler
 from penstock.protocol.compression import Codec, compress
@@ -78,7 +78,7 @@ def metadata_values() -> list[bytes]:
         OverridesValue({"log.retention.ms": "1"}),
         ProducerIdsValue(1000),
     )
-    return [bytes([number]) + encode(value) for number, value in enumerate(values)]
+    return [bytes([number]) + encode_document(value) for number, value in enumerate(values)]
 
 
 def configs() -> list[bytes]:

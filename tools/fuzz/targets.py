@@ -192,10 +192,10 @@ def metadata_values(data: bytes) -> None:
         return
     kind = _KINDS[data[0] % len(_KINDS)]
     try:
-        value = documents.decode(kind, "key", data[1:])
+        value = documents.decode_document(kind, "key", data[1:])
     except CorruptData:
         return
-    assert documents.decode(kind, "key", documents.encode(value)) == value
+    assert documents.decode_document(kind, "key", documents.encode_document(value)) == value
 
 
 def configs(data: bytes) -> None:

@@ -47,8 +47,8 @@ from penstock.broker.task_failures import (
 )
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Listener
+from penstock.controller.broker_lifecycle import bump_leader_epochs, register_standalone
 from penstock.controller.decision import transactions_of
-from penstock.controller.topics import bump_leader_epochs, register_broker
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
@@ -296,7 +296,7 @@ class _Start:
         )
         # Set before the logs are opened: a member of a cluster leads no partition before it is admitted.
         if self._shared is not None:
-            storage.partitions.may_lead = self._shared.admission
+            storage.partitions.may_lead = self._shared.admission.may_lead
             storage.partitions.is_in_cluster = True
         storage.open(image)
         await storage.checkpoint_recovered()
@@ -418,7 +418,7 @@ class _Start:
         """Register the endpoints of this standalone broker."""
         node, endpoints = self._config.node, advertised_endpoints(self._broker.listeners)
         await self._cluster.change(
-            lambda image: register_broker(image, node.node_id, rack=node.rack, endpoints=endpoints)
+            lambda image: register_standalone(image, node.node_id, rack=node.rack, endpoints=endpoints)
         )
 
     def _run_background_tasks(self, tls: dict[str, TlsListener]) -> None:
@@ -478,7 +478,7 @@ async def _stop_serving(server: Server, storage: Storage, log: Log, ms_max: int)
     targets = [
         (partition, partition.log.log_end_offset)
         for partition in storage.partitions
-        if len(partition.produce_waits)
+        if len(partition.high_watermark_waits)
     ]
     try:
         if targets and storage.partitions.failure is None:

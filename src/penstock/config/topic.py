@@ -1,7 +1,8 @@
 """TopicConfig: the typed form of a topic's settings, as its log uses them.
 
-The broker keeps one `TopicConfig` with its defaults; a topic's overrides replace fields of it. Settings that
-have no effect have no field here.
+The broker keeps one `TopicConfig` with its defaults; a topic's overrides replace fields of it. Two kinds of
+settings have no field here: those without effect, and those on which all brokers must agree, which
+metadata/durability.py reads from the image.
 """
 
 from collections.abc import Mapping

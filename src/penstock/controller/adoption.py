@@ -21,7 +21,7 @@ from penstock.errors import ConfigError, CorruptData
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put, Snapshot
 from penstock.log.data_directory import DirectoryIdentity
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import BrokerValue, decode
+from penstock.metadata.documents import BrokerValue, decode_document
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, BrokerKey, BrokerSessionKey, ClusterKeys, ControllerKey
 
@@ -99,7 +99,10 @@ def _users(keys: ClusterKeys, key: str, value: bytes, member: DirectoryIdentity)
             yield f"broker {broker_id}"
         case BrokerKey(broker_id):
             # An adopted registration has an incarnation but no admitted epoch until its broker joins.
-            if broker_id != member.node_id or decode(BrokerValue, key, value).admitted_epoch != ABSENT:
+            if (
+                broker_id != member.node_id
+                or decode_document(BrokerValue, key, value).admitted_epoch != ABSENT
+            ):
                 yield f"broker {broker_id}"
 
 

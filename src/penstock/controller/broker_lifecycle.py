@@ -50,7 +50,7 @@ from penstock.metadata.documents import (
     BrokerValue,
     ControllerValue,
     Endpoint,
-    encode,
+    encode_document,
 )
 from penstock.metadata.durability import eligible_leaders, has_acknowledged_records, has_lost_copy
 from penstock.metadata.keys import ClusterKeys
@@ -128,8 +128,40 @@ def register(
             # is rejected afterwards.
             Compare(keys.features, image.features.revision),
         ),
-        (Put(broker_key, encode(value)), Put(live_key, encode(presence), session)),
+        (Put(broker_key, encode_document(value)), Put(live_key, encode_document(presence), session)),
     )
+
+
+def register_standalone(
+    image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
+) -> Decision:
+    """Register a broker that is alone, or update its endpoints. Members of a cluster: `register`."""
+    key = ClusterKeys(image.cluster_id).broker(broker_id)
+    known = image.brokers.get(broker_id)
+    value = encode_document(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
+    if known is not None and encode_document(known) == value:
+        return NOTHING_TO_DO
+    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, value),))
+
+
+def bump_leader_epochs(image: ClusterImage) -> Decision:
+    """Begin a new leader epoch of every partition of a broker that is alone.
+
+    After an unclean stop, records that were once below the high watermark may be lost. A client that
+    remembers the epoch in which it read them detects the loss with OffsetForLeaderEpoch.
+    """
+    assert image.is_embedded, "in a cluster the controller does, one by one"
+    keys = ClusterKeys(image.cluster_id)
+    compares, changes = [], []
+    for topic in image.topics.values():
+        for state in topic.partitions:
+            key = keys.partition(topic.id, state.index)
+            compares.append(Compare(key, state.revision))
+            bumped = replace(
+                state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
+            )
+            changes.append(Put(key, encode_document(bumped)))
+    return Decision(tuple(compares), tuple(changes))
 
 
 def is_stale_disk_copy(known: BrokerRegistration | None, start_ids: tuple[str, ...]) -> bool:
@@ -153,7 +185,7 @@ def become_controller(image: ClusterImage, broker_id: int, session: SessionId) -
     keys = ClusterKeys(image.cluster_id)
     return Decision(
         (Compare(keys.controller, ABSENT), Compare(keys.live(broker_id), _epoch(broker))),
-        (Put(keys.controller, encode(ControllerValue(broker_id)), session),),
+        (Put(keys.controller, encode_document(ControllerValue(broker_id)), session),),
     )
 
 
@@ -343,4 +375,4 @@ def _compare_session(image: ClusterImage, broker: BrokerRegistration) -> Compare
 
 def _put_registration(image: ClusterImage, broker: BrokerRegistration, *extra_compares: Compare) -> Decision:
     key = ClusterKeys(image.cluster_id).broker(broker.id)
-    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode(broker)),))
+    return Decision((*extra_compares, Compare(key, broker.revision)), (Put(key, encode_document(broker)),))

@@ -11,7 +11,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import OverridesValue, encode
+from penstock.metadata.documents import OverridesValue, encode_document
 from penstock.metadata.durability import changes_min_isr
 from penstock.metadata.keys import ClusterKeys
 
@@ -36,7 +36,7 @@ def alter_broker_config(image: ClusterImage, broker_id: int | None, overrides: M
         return NOTHING_TO_DO
     # The key is never deleted. Leaders compare that it is absent, which must not become true again after it
     # once was written. And the count of min.insync.replicas changes must not restart from zero.
-    change = Put(key, encode(OverridesValue(dict(overrides), counted)))
+    change = Put(key, encode_document(OverridesValue(dict(overrides), counted)))
     return Decision((*compare_term(image), Compare(key, before.revision)), (change,))
 
 
@@ -56,5 +56,5 @@ def alter_group_config(
         detail = f"At most {groups_max} groups have settings of their own."
         raise ApiError(ErrorCode.POLICY_VIOLATION, detail)
     key = ClusterKeys(image.cluster_id).group_config(group_id)
-    change = Put(key, encode(OverridesValue(dict(overrides)))) if overrides else Delete(key)
+    change = Put(key, encode_document(OverridesValue(dict(overrides)))) if overrides else Delete(key)
     return Decision((Compare(key, revision),), (change,))

@@ -5,7 +5,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata import levels
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import FeaturesValue, encode
+from penstock.metadata.documents import FeaturesValue, encode_document
 from penstock.metadata.keys import ClusterKeys
 
 
@@ -27,7 +27,7 @@ def upgrade(image: ClusterImage, level: int, *, newest: int = levels.NEWEST) -> 
     value = FeaturesValue({**image.features.levels, levels.FEATURE: level})
     return Decision(
         (*compare_term(image), Compare(keys.features, image.features.revision), *registered),
-        (Put(keys.features, encode(value)),),
+        (Put(keys.features, encode_document(value)),),
     )
 
 

@@ -28,7 +28,7 @@ from penstock.controller.decision import Decision, compare_sessions
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Put
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic
-from penstock.metadata.documents import encode
+from penstock.metadata.documents import encode_document
 from penstock.metadata.durability import eligible_leaders, min_isr, min_isr_changes
 from penstock.metadata.keys import ClusterKeys
 
@@ -114,7 +114,7 @@ def change_partition(
         leader_epoch=before.leader_epoch + has_new_epoch,
         partition_epoch=before.partition_epoch + 1,
     )
-    return Decision(tuple(dict.fromkeys(compares)), (Put(key, encode(value)),))
+    return Decision(tuple(dict.fromkeys(compares)), (Put(key, encode_document(value)),))
 
 
 def compare_settings(image: ClusterImage, topic: Topic) -> tuple[Compare, Compare]:

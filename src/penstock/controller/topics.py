@@ -1,4 +1,4 @@
-"""Decisions about topics, and about the counters of the cluster. Their settings: `configs.py`.
+"""Decisions about topics. Their settings: `configs.py`.
 
 Each function reads an image and returns a Decision: the revisions that it depends on, and the changes to make
 if they still hold. Nothing is written here. A rejection is an ApiError with Kafka's code and a sentence for
@@ -27,9 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
-
-from penstock.controller.decision import NOTHING_TO_DO, Decision, compare_sessions, compare_term
+from penstock.controller.decision import Decision, compare_sessions, compare_term
 from penstock.controller.placement import (
     Replicas,
     attainable_replication_factor,
@@ -41,25 +39,19 @@ from penstock.controller.placement import (
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.metadata_store import ABSENT, Compare, Delete, DeleteAll, Put
 from penstock.limits import (
-    LONG_MAX,
     PARTITIONS_MAX,
     PARTITIONS_PER_TOPIC_MAX,
-    PRODUCER_IDS_PER_BLOCK,
     TOPIC_NAME_CHARACTERS_MAX,
 )
-from penstock.metadata import levels
 from penstock.metadata.cluster_image import ClusterImage, Topic, metric_name
 from penstock.metadata.documents import (
-    BrokerValue,
-    Endpoint,
     PartitionValue,
-    ProducerIdsValue,
     TopicValue,
-    encode,
+    encode_document,
 )
 from penstock.metadata.durability import changes_min_isr
 from penstock.metadata.keys import ClusterKeys, acceptable_topic_id, topic_id_text
-from penstock.types import ProducerId, TopicId
+from penstock.types import TopicId
 
 BROKER_DEFAULT = -1
 """A count that the client leaves to the broker."""
@@ -99,14 +91,6 @@ class NewTopicFacts(NamedTuple):
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
-    first: ProducerId
-    count: int
-    decision: Decision
-    """The decision to commit before the first id is handed out."""
-
-
 def require_legal_name(name: str) -> None:
     """ApiError INVALID_TOPIC_EXCEPTION unless this is a legal topic name."""
     if not name:
@@ -140,7 +124,7 @@ def create_topic(
     topic_key = keys.topic(request.name)
     return Decision(
         (*compare_term(image), Compare(topic_key, ABSENT), *_compare_brokers(image, replicas)),
-        (Put(topic_key, encode(value)),),
+        (Put(topic_key, encode_document(value)),),
         _new_partitions(image, new.topic_id, 0, replicas),
     )
 
@@ -190,49 +174,6 @@ def delete_topic(
     # The topic's key and its partitions go in one transaction, so no partition outlives its topic.
     changes = (Delete(keys.topic(topic.name)), DeleteAll(keys.partitions(topic.id)))
     return Decision((*compare_term(image), compare_topic(keys, topic)), changes)
-
-
-def register_broker(
-    image: ClusterImage, broker_id: int, *, rack: str | None, endpoints: Mapping[str, Endpoint]
-) -> Decision:
-    """Register an embedded broker or update its endpoints. Cluster members: `broker_lifecycle.register`."""
-    key = ClusterKeys(image.cluster_id).broker(broker_id)
-    known = image.brokers.get(broker_id)
-    value = encode(BrokerValue(rack, endpoints, features={levels.FEATURE: levels.NEWEST}))
-    if known is not None and encode(known) == value:
-        return NOTHING_TO_DO
-    return Decision((Compare(key, known.revision if known else ABSENT),), (Put(key, value),))
-
-
-def bump_leader_epochs(image: ClusterImage) -> Decision:
-    """Increment the leader epoch of every partition.
-
-    After an unclean stop, records that were once below the high watermark may be lost. A client that
-    remembers the epoch in which it read them detects the loss with OffsetForLeaderEpoch.
-    """
-    assert image.is_embedded, "in a cluster the controller does, one by one"
-    keys = ClusterKeys(image.cluster_id)
-    compares, changes = [], []
-    for topic in image.topics.values():
-        for state in topic.partitions:
-            key = keys.partition(topic.id, state.index)
-            compares.append(Compare(key, state.revision))
-            bumped = msgspec.structs.replace(
-                state, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
-            )
-            changes.append(Put(key, encode(bumped)))
-    return Decision(tuple(compares), tuple(changes))
-
-
-def next_producer_id_block(image: ClusterImage) -> ProducerIdBlock:
-    """A block of producer ids for one broker. Ids that a crash leaves unused are never handed out again."""
-    known = image.producer_ids
-    # The whole block is taken before its first id is used: no id is ever given to two producers.
-    next_id = known.next_id + PRODUCER_IDS_PER_BLOCK
-    assert next_id <= LONG_MAX, "at a block a microsecond this takes 292 years"
-    key = ClusterKeys(image.cluster_id).producer_ids
-    decision = Decision((Compare(key, known.revision),), (Put(key, encode(ProducerIdsValue(next_id))),))
-    return ProducerIdBlock(ProducerId(known.next_id), PRODUCER_IDS_PER_BLOCK, decision)
 
 
 def require_new_name(image: ClusterImage, name: str) -> None:
@@ -366,7 +307,7 @@ def put_topic(
         overrides=dict(overrides),
         min_isr_changes=topic.min_isr_changes + changes_min_isr(topic.overrides, overrides),
     )
-    return Put(keys.topic(topic.name), encode(value))
+    return Put(keys.topic(topic.name), encode_document(value))
 
 
 def _compare_brokers(image: ClusterImage, replicas: Iterable[Replicas]) -> tuple[Compare, ...]:
@@ -390,7 +331,7 @@ def _new_partitions(
     made = []
     for index, nodes in enumerate(replicas, first):
         if nodes not in values:
-            values[nodes] = encode(_new_partition(image, nodes))
+            values[nodes] = encode_document(_new_partition(image, nodes))
         made.append(Put(keys.partition(topic_id, index), values[nodes]))
     return tuple(made)
 

@@ -259,7 +259,7 @@ class Shard(Generic[State]):
             if end > self.partition.high_watermark:
                 self._wait = ProduceWait(float("inf"), self._append_confirmed)
                 # This wait covers a single partition, so its number within the wait is 0.
-                self.partition.produce_waits.add(end, self._wait, 0)
+                self.partition.high_watermark_waits.add(end, self._wait, 0)
             else:
                 self._send_replies()
 
@@ -279,7 +279,7 @@ class Shard(Generic[State]):
     def _append(self, records: list[StateRecord]) -> Offset:
         now_ms = self._host.now().wall_ms
         batch = build_batch(Record(NO_OFFSET, now_ms, record.key, record.value) for record in records)
-        return self.partition.append(memoryview(bytearray(batch)), now_ms).end_offset
+        return self.partition.append_now(memoryview(bytearray(batch)), now_ms).end_offset
 
     def _append_confirmed(self, wait: ProduceWait) -> None:
         if wait is not self._wait:

@@ -56,8 +56,8 @@ from penstock.groups.offsets.expiry_rules import TIME_RECORD_KEY, UNKNOWN_TIME_M
 from penstock.groups.offsets.expiry_scan import EXPIRY_SCAN_TIMER, ExpiryScan, subscribed_topics
 from penstock.limits import (
     GROUP_TURN_RECORDS,
-    STATE_RECORDS_PER_TURN,
-    TIMERS_PER_TURN,
+    STATE_RECORDS_PER_CHUNK,
+    TIMERS_PER_CHUNK,
     TOMBSTONES_AT_ONCE,
 )
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup
@@ -155,14 +155,14 @@ class GroupStateMachine:
         The work per call is bounded so that other requests are not delayed; the remaining timers stay due.
         """
         timers = self._context.timers
-        expired = timers.pop_expired(now.monotonic, TIMERS_PER_TURN)
+        expired = timers.pop_expired(now.monotonic, TIMERS_PER_CHUNK)
         by_group: dict[str, list[TimerKey]] = {}
         for key in expired:
             if key != EXPIRY_SCAN_TIMER:
                 by_group.setdefault(key.group_id, []).append(key)
         records = 0
         for group_id, keys in by_group.items():
-            if records >= STATE_RECORDS_PER_TURN:
+            if records >= STATE_RECORDS_PER_CHUNK:
                 # Over budget: put the timers back, due at once, for the next call.
                 for key in keys:
                     timers.set(key, now.monotonic)
@@ -171,7 +171,7 @@ class GroupStateMachine:
             records += GROUP_TURN_RECORDS + len(outcome.records)
             yield outcome
         if EXPIRY_SCAN_TIMER in expired:
-            if records >= STATE_RECORDS_PER_TURN:
+            if records >= STATE_RECORDS_PER_CHUNK:
                 timers.set(EXPIRY_SCAN_TIMER, now.monotonic)
             else:
                 yield from self._expiry_scan.run_chunk(now)
@@ -196,7 +196,8 @@ class GroupStateMachine:
                 consumer_timers.topics_changed(group)
         return EMPTY_OUTCOME
 
-    def topics_deleted(self, now: Now) -> CommandOutcome:
+    def schedule_expiry_scan(self, now: Now) -> CommandOutcome:
+        """Remove expired offsets soon, and those of topics that were deleted."""
         return self._expiry_scan.schedule_soon(now)
 
     def parked(self) -> Iterable[WaitingRequest]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from penstock.coordinator.outcome import Now
 from penstock.groups.embedded_protocol import decode_assignment
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
-from penstock.groups.rebalance_history import RebalanceHistory
+from penstock.groups.rebalance_statistics import RebalanceStatistics
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup
 from penstock.protocol.messages.describe_groups import DescribedGroup
 from penstock.types import TopicPartition
@@ -50,7 +50,7 @@ class GroupStatus(NamedTuple):
     positions: Sequence[OffsetStatus]
 
 
-def rebalance_status(rebalances: RebalanceHistory, now: Now) -> RebalanceStatus:
+def rebalance_status(rebalances: RebalanceStatistics, now: Now) -> RebalanceStatus:
     under_way_ms = None
     if rebalances.is_under_way and rebalances.began_at is not None:
         under_way_ms = round((now.monotonic - rebalances.began_at) * 1000)

@@ -106,7 +106,7 @@ class Disk(Protocol):
         """Make the content of `files` and the entries of `folders` durable, or raise StorageFailed."""
         ...
 
-    def open_sync_descriptors(self, path: str, threads: int) -> None:
+    def reserve_sync_descriptors(self, path: str, threads: int) -> None:
         """Open a descriptor of this folder's file system for each of `threads` threads, so that no sync fails
         for lack of a descriptor. Call it before anything is written.
         """

@@ -54,7 +54,7 @@ def translate_os_errors(action: str, path: str) -> Iterator[None]:
         raise StorageFailed(sentence, remedy=_CREATE_REMEDY if action == "create" else "") from error
 
 
-def _sync_descriptor(descriptor: int) -> None:
+def sync_descriptor(descriptor: int) -> None:
     if sys.platform == "darwin":
         import fcntl
 
@@ -64,7 +64,7 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 @functools.cache
-def _syncfs() -> Callable[[int], int] | None:
+def find_syncfs() -> Callable[[int], int] | None:
     """The kernel's syncfs, or None where it is missing or does not report errors reliably."""
     if sys.platform != "linux":
         return None
@@ -218,14 +218,14 @@ class OsDisk:
             return Space(total_bytes=usage.total, usable_bytes=usage.free)
 
     def sync(self, files: Sequence[File], folders: Sequence[str]) -> None:
-        syncfs = _syncfs()
+        syncfs = find_syncfs()
         if syncfs is not None and len(files) + len(folders) > SYNC_FILES_BEFORE_SYNCFS:
             self._sync_file_system(syncfs, files, folders)
             return
         for file in files:
             assert isinstance(file, OsFile)
             try:
-                _sync_descriptor(file.descriptor)
+                sync_descriptor(file.descriptor)
             except OSError as error:
                 raise StorageFailed(f"cannot sync {file.path}: {error.strerror}") from error
         for folder in folders:
@@ -238,7 +238,7 @@ class OsDisk:
                 self._sync_file_system(syncfs, files, ())
                 return
 
-    def open_sync_descriptors(self, path: str, threads: int) -> None:
+    def reserve_sync_descriptors(self, path: str, threads: int) -> None:
         self.close_sync_descriptors()
         for _ in range(threads):
             with translate_os_errors("open", path):

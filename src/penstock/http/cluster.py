@@ -126,7 +126,7 @@ def _listed(partitions: list[TopicPartitionState]) -> JsonObject:
 def _damaged(replicas: Iterable[Partition]) -> JsonObject:
     """Damaged partitions on this broker. No other broker can list them: the cluster only records the ISR."""
     found = [
-        {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline)}
+        {"topic": each.name.topic, "partition": each.name.partition, "reason": str(each.offline_error)}
         for each in replicas
         if each.is_damaged
     ]

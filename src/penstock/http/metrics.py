@@ -26,8 +26,8 @@ from penstock.http.prometheus import CONTENT_TYPE, COUNTER, GAUGE, Metric, Sampl
 from penstock.http.replication_metrics import ReplicationSums, cluster_metrics
 from penstock.limits import (
     METRICS_GROUP_PARTITIONS_MAX,
-    METRICS_LINES_PER_TURN,
-    METRICS_PARTITIONS_PER_TURN,
+    METRICS_LINES_PER_CHUNK,
+    METRICS_PARTITIONS_PER_CHUNK,
     METRICS_TOPICS_MAX,
 )
 from penstock.log.producer_state import ProducerRegistry
@@ -117,7 +117,7 @@ async def _rendered(metrics: Iterable[Metric]) -> str:
     parts: list[str] = []
     for line in lines(metrics):
         parts.append(line)
-        if len(parts) % METRICS_LINES_PER_TURN == 0:
+        if len(parts) % METRICS_LINES_PER_CHUNK == 0:
             # Rule 3: a large page must not delay requests of clients.
             await asyncio.sleep(0)
     return "".join(parts)
@@ -135,7 +135,7 @@ class _TopicSizes:
     def add(self, partition: Partition) -> None:
         topic, log = partition.name.topic, partition.log
         self.partitions += 1
-        self.offline += partition.offline is not None
+        self.offline += partition.offline_error is not None
         self.appended_bytes[topic] = self.appended_bytes.get(topic, 0) + log.appended_bytes
         self.kept_bytes[topic] = self.kept_bytes.get(topic, 0) + log.size_bytes
 
@@ -167,7 +167,7 @@ async def _partition_sums(partitions: Iterable[Partition]) -> tuple[_TopicSizes,
     for number, partition in enumerate(tuple(partitions), 1):
         sizes.add(partition)
         replication.add(partition)
-        if number % METRICS_PARTITIONS_PER_TURN == 0:
+        if number % METRICS_PARTITIONS_PER_CHUNK == 0:
             await asyncio.sleep(0)
     return sizes, replication
 

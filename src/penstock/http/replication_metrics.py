@@ -20,10 +20,10 @@ class ReplicationSums:
         self.records_behind_max = 0
 
     def add(self, partition: Partition) -> None:
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return
-        self.following += partition.following is not None
-        self.leading += partition.following is None
+        self.following += not partition.is_leader
+        self.leading += partition.is_leader
         if (leading := partition.leading) is not None:
             self.under_replicated += leading.is_under_replicated
             self.below_minimum += not leading.meets_min_isr

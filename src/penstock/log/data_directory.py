@@ -68,7 +68,8 @@ DELETED_SUFFIX: Final = ".deleted"
 DAMAGED_SUFFIX: Final = ".damaged"
 STRAY_NAME_BYTES_MAX: Final = FILE_NAME_BYTES_MAX - 12
 """Without a suffix: `.damaged`, or a number of up to eleven digits."""
-NO_BROKER_EPOCH: Final = 0
+NOT_ADMITTED: Final = 0
+"""Broker epoch of a process that its cluster has not admitted yet, and of a broker without a cluster."""
 Inventory = dict[str, list[int]]
 """Partition numbers, by topic id as text."""
 Content = TypeVar("Content")
@@ -100,7 +101,7 @@ class DataDirectory:
         self.disk = disk
         self.path = path
         self.identity = identity
-        self.broker_epoch = NO_BROKER_EPOCH
+        self.broker_epoch = NOT_ADMITTED
         """Epoch with which this broker was last admitted to its cluster, for the clean shutdown mark."""
         self.store_progress = StoreProgress(0)
         self.lock_mark = ""
@@ -300,14 +301,14 @@ class DataDirectory:
         return was_clean
 
     def clean_epoch(self) -> int:
-        """Broker epoch with which a broker of a cluster stopped cleanly; NO_BROKER_EPOCH if it did not."""
+        """Broker epoch with which a broker of a cluster stopped cleanly; NOT_ADMITTED if it did not."""
         path = f"{self.path}/{CLEAN_FILE}"
         text = self.disk.read_file(path) if self.disk.exists(path) else b""
-        return int(text) if text.isdigit() else NO_BROKER_EPOCH
+        return int(text) if text.isdigit() else NOT_ADMITTED
 
     def write_clean_shutdown_mark(self) -> None:
         """Write the mark. Call it after every log is closed and synced."""
-        text = b"%d" % self.broker_epoch if self.broker_epoch != NO_BROKER_EPOCH else b""
+        text = b"%d" % self.broker_epoch if self.broker_epoch != NOT_ADMITTED else b""
         self.disk.store([SmallFile(f"{self.path}/{CLEAN_FILE}", text)])
 
 

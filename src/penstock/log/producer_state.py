@@ -10,6 +10,9 @@ Rule 2: an unknown producer may begin at any sequence number: retention may have
 Rule 3: a `Producer` never changes, except for `idle_since_ms`; its next batch makes a new one. So a list of
         them is a snapshot, which a worker thread may render while the log continues.
 
+`ProducerState` in protocol/messages/describe_producers.py is another thing: Kafka's name of a row of that
+reply.
+
 The snapshot is Kafka's .snapshot file. Kafka writes one row for each producer; this broker writes a row for
 each remembered batch, oldest first, so that Kafka's tools, in which later rows win, read the same state.
 """

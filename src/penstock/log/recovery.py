@@ -4,8 +4,14 @@ The newest producer snapshot is the recovery point: everything below it was sync
 before the snapshot got its name. So
 
     below it   a missing or damaged batch is corruption. Recovery fails and truncates nothing.
-    above it   batches are read one after another. The first one that is torn or invalid ends the log; what
-               follows was never acknowledged as safe, and is truncated.
+    above it   batches are read one after another. The first one that is torn or invalid ends the log, and is
+               truncated with all that follows.
+
+A batch that was appended and never synced may be torn, and so may all behind it. Up to the flushed end of the
+last process all batches were synced, and some were acknowledged: a disk that keeps what it confirmed returns
+them whole, so nothing of them is truncated. The flushed end itself is not stored. So a batch between recovery
+point and flushed end that the disk has damaged looks like a torn one: it ends the log, and records that were
+acknowledged are truncated with it. Checkpoints keep that range short (broker/storage/checkpoints.py).
 
 Opening is repeatable: a crash during it leaves a state that opens the same way.
 

@@ -155,7 +155,7 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def encode(value: MetadataValue) -> bytes:
+def encode_document(value: MetadataValue) -> bytes:
     """The document, without the fields that a type of the image adds to it."""
     kind = _document_type(type(value))
     if kind is not type(value):
@@ -163,7 +163,7 @@ def encode(value: MetadataValue) -> bytes:
     return _encoder.encode(value)
 
 
-def decode(kind: type[V], key: str, data: bytes) -> V:
+def decode_document(kind: type[V], key: str, data: bytes) -> V:
     """The value stored under `key`, or CorruptData naming the key."""
     try:
         if not data.startswith(_BEGINNING):
@@ -176,7 +176,7 @@ def decode(kind: type[V], key: str, data: bytes) -> V:
 
 def decode_as(kind: type[V], key: str, data: bytes, **added: int) -> V:
     """A value of the image: the document stored under `key`, with the fields that its type adds."""
-    return kind(*astuple(decode(_document_type(kind), key, data)), **added)
+    return kind(*astuple(decode_document(_document_type(kind), key, data)), **added)
 
 
 def _version_problem(data: bytes) -> str:

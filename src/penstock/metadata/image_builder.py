@@ -40,7 +40,7 @@ from penstock.metadata.cluster_image import (
     Topic,
     metric_name,
 )
-from penstock.metadata.documents import MetadataValue, PartitionValue, TopicValue, decode, decode_as
+from penstock.metadata.documents import MetadataValue, PartitionValue, TopicValue, decode_as, decode_document
 from penstock.metadata.keys import (
     BrokerConfigKey,
     BrokerKey,
@@ -122,7 +122,9 @@ class _Draft:
 
         match parsed:
             case TopicKey(name):
-                self._topics[name] = None if data is None else (decode(TopicValue, key, data), revision)
+                self._topics[name] = (
+                    None if data is None else (decode_document(TopicValue, key, data), revision)
+                )
             case BrokerKey(broker_id):
                 self._brokers[broker_id] = read(BrokerRegistration, id=broker_id, revision=revision)
             case BrokerSessionKey(broker_id):
@@ -282,7 +284,7 @@ class _Draft:
         return _merged(states, self._partitions.get(topic_id, {}))
 
     def _state(self, key: str, index: int, data: bytes, revision: int) -> PartitionState:
-        value = decode(PartitionValue, key, data)
+        value = decode_document(PartitionValue, key, data)
         if value.leader != NO_NODE and value.leader not in value.replicas:
             raise CorruptData(f"metadata key {key}: its leader {value.leader} holds no replica")
         if value.isr != value.replicas and not set(value.isr) <= set(value.replicas):

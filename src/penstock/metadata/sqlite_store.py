@@ -163,7 +163,7 @@ class SqliteStore:
                 self._change(left)
 
     def _enable_wal(self) -> None:
-        mode = self._value("PRAGMA journal_mode = WAL")
+        mode = self.value_of("PRAGMA journal_mode = WAL")
         if mode != "wal" and self._path != MEMORY:
             raise StorageFailed(
                 f"{self._path}: this file system cannot hold a write-ahead log (it is {mode})"
@@ -172,33 +172,34 @@ class SqliteStore:
         self._connection.execute("PRAGMA synchronous = FULL")
 
     def _is_new(self) -> bool:
-        return self._value("SELECT count(*) FROM sqlite_master") == 0 and self._application_id() == 0
+        return self.value_of("SELECT count(*) FROM sqlite_master") == 0 and self._application_id() == 0
 
     def _require_ours(self) -> None:
         if self._application_id() != APPLICATION_ID:
             raise CorruptData(f"{self._path} is a database, but not a metadata store of Penstock")
-        version = self._value("PRAGMA user_version")
+        version = self.value_of("PRAGMA user_version")
         if version != SCHEMA_VERSION:
             detail = f"was written with schema version {version}; this Penstock knows {SCHEMA_VERSION}"
             raise CorruptData(f"{self._path} {detail}")
 
     def _require_undamaged(self) -> None:
-        verdict = self._value("PRAGMA quick_check(1)")
+        verdict = self.value_of("PRAGMA quick_check(1)")
         if verdict != "ok":
             raise CorruptData(f"{self._path} is damaged: {verdict}", remedy=_DAMAGE_REMEDY)
-        if self._value("SELECT count(*) FROM store") != 1:
+        if self.value_of("SELECT count(*) FROM store") != 1:
             problem = f"{self._path} is damaged: it does not say its revision"
             raise CorruptData(problem, remedy=_DAMAGE_REMEDY)
 
     def _application_id(self) -> object:
-        return self._value("PRAGMA application_id")
+        return self.value_of("PRAGMA application_id")
 
     def _revision(self) -> int:
-        revision = self._value("SELECT revision FROM store")
+        revision = self.value_of("SELECT revision FROM store")
         assert isinstance(revision, int)
         return revision
 
-    def _value(self, statement: str) -> object:
+    def value_of(self, statement: str) -> object:
+        """The first column of the first row."""
         row = self._connection.execute(statement).fetchone()
         assert row is not None, statement
         value: object = row[0]
@@ -245,7 +246,7 @@ class SqliteStore:
 
     def _record_session_keys(self, puts: Sequence[Put], deleted: Sequence[tuple[str]]) -> None:
         """Record which keys are tied to which session."""
-        if self._value("SELECT count(*) FROM session_keys"):
+        if self.value_of("SELECT count(*) FROM session_keys"):
             # A key that is rewritten without a session, or deleted, is no longer tied to one.
             untied = [*deleted, *((put.key,) for put in puts)]
             self._connection.executemany("DELETE FROM session_keys WHERE key = ?", untied)

@@ -21,7 +21,7 @@ Message = TypeVar("Message", bound=msgspec.Struct)
 Decoder = Callable[[Buffer, int], tuple[Message, int]]
 Encoder = Callable[[Message], list[Buffer]]
 
-_decoders: dict[tuple[type, int, bool], Decoder[Any]] = {}
+compiled_decoders: dict[tuple[type, int, bool], Decoder[Any]] = {}
 _encoders: dict[tuple[type, int, bool], Encoder[Any]] = {}
 
 
@@ -38,12 +38,12 @@ def encode(message_class: type[Message], version: int, flexible: bool, message: 
 
 
 def decoder(message: type[Message], version: int, flexible: bool) -> Decoder[Message]:
-    found = _decoders.get((message, version, flexible))
+    found = compiled_decoders.get((message, version, flexible))
     if found is None:
         source = DecoderWriter(message, version, flexible).write()
         name = f"decode {message.__name__} version {version}"
         found = cast(Decoder[Any], _compile(source, name, "decode"))
-        _decoders[message, version, flexible] = found
+        compiled_decoders[message, version, flexible] = found
     return found
 
 

@@ -40,7 +40,8 @@ def varint_after(data: Buffer, p: int, first: int) -> tuple[int, int]:
     raise ProtocolError(f"a varint is longer than {VARINT_BYTES_MAX} bytes")
 
 
-def varint(data: Buffer, p: int) -> tuple[int, int]:
+def unsigned_varint(data: Buffer, p: int) -> tuple[int, int]:
+    """Read an unsigned varint of the protocol. (Lengths in records are zigzag varints.)"""
     first = data[p]
     return (first, p + 1) if first < 0x80 else varint_after(data, p + 1, first)
 
@@ -51,8 +52,8 @@ def skip_tags(data: Buffer, p: int, count: int) -> int:
         count, p = varint_after(data, p, count)
     limit = len(data)
     for _ in range(count):
-        _tag, p = varint(data, p)
-        size, p = varint(data, p)
+        _tag, p = unsigned_varint(data, p)
+        size, p = unsigned_varint(data, p)
         p += size
         if p > limit:
             raise ProtocolError("a tagged field runs past the end of the message")
@@ -104,7 +105,7 @@ class DecoderWriter:
             ProtocolError=ProtocolError,
             StructError=StructError,
             unpack_from=unpack_from,
-            varint=varint,
+            unsigned_varint=unsigned_varint,
             varint_after=varint_after,
             skip_tags=skip_tags,
         )
@@ -314,8 +315,8 @@ class DecoderWriter:
         return values
 
     def _read_tag_header(self, tag: str, after: str) -> None:
-        self.source.line(f"{tag}, p = varint(data, p)")
-        self.source.line("size, p = varint(data, p)")
+        self.source.line(f"{tag}, p = unsigned_varint(data, p)")
+        self.source.line("size, p = unsigned_varint(data, p)")
         self.source.line(f"{after} = p + size")
         with self.source.block(f"if {after} > limit:"):
             self._write_raise("a tagged field runs past the end of the message")

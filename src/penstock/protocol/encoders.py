@@ -20,7 +20,7 @@ from penstock.protocol.schema import Blob, FieldSpec, Fixed, Nested, Text, field
 from penstock.protocol.source_writer import Source
 
 
-def varint_bytes(value: int) -> bytes:
+def unsigned_varint_bytes(value: int) -> bytes:
     """Encode an unsigned varint."""
     encoded = bytearray()
     while value > 0x7F:
@@ -30,7 +30,7 @@ def varint_bytes(value: int) -> bytes:
     return bytes(encoded)
 
 
-ONE_BYTE_VARINTS = tuple(varint_bytes(value) for value in range(128))
+ONE_BYTE_VARINTS = tuple(unsigned_varint_bytes(value) for value in range(128))
 
 
 class EncoderWriter:
@@ -43,7 +43,7 @@ class EncoderWriter:
         self._run: list[tuple[str, str]] = []
         self.source.namespace.update(
             ONE_BYTE_VARINTS=ONE_BYTE_VARINTS,
-            varint_bytes=varint_bytes,
+            unsigned_varint_bytes=unsigned_varint_bytes,
             join=b"".join,
             pack=pack,
         )
@@ -104,10 +104,10 @@ class EncoderWriter:
                 both = f"({compact} & 127 | 128) << 8 | {compact} >> 7"
                 line(f"parts.append({self._take_run('H', both)})")
             with block("else:"):
-                line(f"parts.append({self._take_run()} + varint_bytes({compact}))")
+                line(f"parts.append({self._take_run()} + unsigned_varint_bytes({compact}))")
             self._run.clear()
         else:
-            short, long = f"ONE_BYTE_VARINTS[{compact}]", f"varint_bytes({compact})"
+            short, long = f"ONE_BYTE_VARINTS[{compact}]", f"unsigned_varint_bytes({compact})"
             line(f"parts.append({short} if {compact} < 128 else {long})")
 
     # Structs
@@ -292,7 +292,7 @@ class EncoderWriter:
         line, tag = self.source.line, field.tag or 0
         if isinstance(field.kind, Fixed) and not field.is_array:
             # Its size is known without encoding it.
-            for each in (*varint_bytes(tag), *varint_bytes(field.kind.size)):
+            for each in (*unsigned_varint_bytes(tag), *unsigned_varint_bytes(field.kind.size)):
                 self._put("B", str(each))
             self._put(field.kind.format, value)
             self._flush()
@@ -303,7 +303,7 @@ class EncoderWriter:
         self._flush()
         line(f"body = join(parts[{mark}:])")
         line(f"del parts[{mark}:]")
-        line(f"parts.append({varint_bytes(tag)!r} + varint_bytes(len(body)) + body)")
+        line(f"parts.append({unsigned_varint_bytes(tag)!r} + unsigned_varint_bytes(len(body)) + body)")
 
     def _is_sent(self, value: str, field: FieldSpec) -> str:
         """Condition under which a tagged field is written: mostly, that it does not have its default."""

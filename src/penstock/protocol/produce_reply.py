@@ -14,7 +14,7 @@ from functools import lru_cache
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
-from penstock.protocol.encoders import varint_bytes
+from penstock.protocol.encoders import unsigned_varint_bytes
 from penstock.protocol.messages.produce import PRODUCE, PartitionProduceResponse, ProduceResponse
 
 TOPICS_KEPT_MAX: Final = 1024
@@ -42,7 +42,7 @@ def _layout(topic: str | bytes) -> _ReplyLayout:
     encoded = topic
     if isinstance(encoded, str):
         name = encoded.encode()
-        encoded = varint_bytes(len(name) + 1) + name
+        encoded = unsigned_varint_bytes(len(name) + 1) + name
     # A tag section (x) follows the correlation id, the partition, the topic and the body.
     layout = Layout(f">iixB{len(encoded)}sBihqqqBBxxix")
     return _ReplyLayout(layout.pack, layout.size - _SIZE_BYTES, encoded)

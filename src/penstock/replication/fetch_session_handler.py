@@ -99,7 +99,7 @@ class PartitionActivity:
         return [replica for replica, at in self._active_at.items() if at <= long_ago]
 
     def busy(self) -> list[Replica]:
-        """Partitions that received records repeatedly."""
+        """Partitions of the idle session that belong into the busy one: they received records repeatedly."""
         return [replica for replica, count in self._answers.items() if count >= REPLICA_BUSY_ANSWERS]
 
 

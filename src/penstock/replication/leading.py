@@ -38,6 +38,7 @@ from typing import Final, NamedTuple
 from penstock.types import NO_OFFSET, Offset
 
 NO_BROKER_EPOCH: Final = -1
+"""In place of the broker epoch of a broker that may not join an ISR, or that was in sync before."""
 
 
 class CommittedPartitionState(NamedTuple):
@@ -246,12 +247,12 @@ class LeaderRole:
         if fetched.broker_id in self._maximal:
             self._advance()
             return None
-        if not self._may_join(fetched):
+        if not self.may_join(fetched):
             return None
         members = {*self._state.isr, fetched.broker_id}
         return self._propose(members, {fetched.broker_id: fetched.broker_epoch})
 
-    def _may_join(self, fetched: FollowerFetchState) -> bool:
+    def may_join(self, fetched: FollowerFetchState) -> bool:
         return (
             self._proposal is None
             and fetched.offset >= self.high_watermark

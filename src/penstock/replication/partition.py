@@ -86,24 +86,24 @@ class Partition:
         "_uncommitted",
         "batches_waiting",
         "committed_bytes",
-        "failure",
+        "disk_error",
         "fetch_waits",
         "flush_policy",
         "follower_waits",
         "following",
         "high_watermark",
+        "high_watermark_waits",
         "is_damaged",
         "job_queue",
         "leader_epoch",
         "leading",
-        "local_waits",
         "log",
         "min_isr_error",
         "name",
-        "offline",
+        "offline_error",
+        "own_end_waits",
         "partition_count",
-        "produce_waits",
-        "read_only",
+        "read_only_error",
         "replica_waits",
         "topic_id",
     )
@@ -124,35 +124,40 @@ class Partition:
         self.leader_epoch: Final = leader_epoch
         """Never changes: what was derived for this epoch stays valid for this object."""
         self.log = log
-        self.offline: ApiError | None = None
+        self.offline_error: ApiError | None = None
         """Reason why this partition cannot be used; None while it is online."""
         self.is_damaged = False
         """Offline for good, because of the data on its disk. No leader epoch makes it usable."""
-        self.read_only: ApiError | None = None
+        self.read_only_error: ApiError | None = None
         """Reason why producers are rejected; committed records can still be read."""
-        self.failure: ApiError | None = None
+        self.disk_error: ApiError | None = None
         """Disk failure; None while the disk works."""
         self.min_isr_error: ApiError | None = None
         """Reason why a produce with acks=all is rejected."""
-        self.produce_waits = ProduceWaits()
+        self.high_watermark_waits = ProduceWaits()
         """Produce requests that wait for the high watermark to pass their records."""
-        self.local_waits = self.produce_waits
+        self.own_end_waits = self.high_watermark_waits
         """Produce requests (acks=1) that wait until this leader alone has their records; the same object as
-        `produce_waits` if this is the only replica."""
+        `high_watermark_waits` if this is the only replica."""
         self._uncommitted: deque[tuple[Offset, int]] = deque()
         """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None
+        """State of a leader that has followers. None: this replica follows, or is the only one and leads
+        (`is_leader`)."""
         self.following: FollowerRole | None = None
+        """State of a follower; None: this replica leads."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
         """Called with the number when there is more to read, or on a failure. Ordered, for fairness."""
         self.follower_waits: dict[Callable[[int], None], int] = {}
-        """The same for followers, which read to the end of the log."""
+        """The same for fetches of followers, which read to the end of the log."""
         self.replica_waits: dict[Callable[[], None], None] = {}
-        """Called when a follower's state changed, or the partition failed."""
+        """Called when what the leader knows of a replica changed, or the partition failed. DeleteRecords
+        waits here; fetches of followers wait in `follower_waits`."""
         self.committed_bytes = 0
         """Bytes that came below the high watermark since this process leads."""
         self.partition_count = 1
         self._on_dirty = on_dirty
+        """Called when there is something to sync: `Storage._written`, which asks the flusher for it."""
         self.job_queue: KeyedJobQueue | None = None
         """Runs long validations; None: all run at once."""
         self.batches_waiting = 0
@@ -173,24 +178,29 @@ class Partition:
     def lead(self, leading: LeaderRole) -> None:
         """Lead a partition that has other replicas, or may get them."""
         self.leading = leading
-        self.local_waits = ProduceWaits()
+        self.own_end_waits = ProduceWaits()
         self.high_watermark = leading.high_watermark
         self._check_min_isr(leading)
 
     def _follow(self, following: FollowerRole) -> None:
         self.following = following
         self.high_watermark = self._clamp_to_log(following.high_watermark_before)
-        self.read_only = ApiError(
+        self.read_only_error = ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {following.leader_id} leads {self.name}"
         )
 
     def _clamp_to_log(self, offset: Offset) -> Offset:
         return min(max(offset, self.log.log_start_offset), self.log.log_end_offset)
 
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica leads, with followers or as the only one."""
+        return self.following is None
+
     def require_leader(self) -> None:
         if self.following is not None:
-            assert self.read_only is not None, "a follower takes nothing from producers"
-            raise self.read_only.again()
+            assert self.read_only_error is not None, "a follower takes nothing from producers"
+            raise self.read_only_error.again()
 
     def require_end_known(self) -> None:
         """Raise ApiError while an earlier leader may have made more visible than this one does (KIP-207)."""
@@ -232,13 +242,13 @@ class Partition:
 
     # Writing
 
-    def append(self, payload: memoryview | None, now_ms: int) -> Appended:
-        """Append one producer's batch as leader, however long it takes. Writes into `payload`.
+    def append_now(self, payload: memoryview | None, now_ms: int) -> Appended:
+        """Append one batch as leader without a queue, for coordinators. Writes into `payload`.
 
         ApiError: rejected. StorageFull: no space, nothing changed. StorageFailed: the disk failed.
         """
         answer = self.try_append(payload, now_ms)
-        return self.store(answer.run()) if isinstance(answer, DeepValidation) else answer
+        return self.append_validated(answer.run()) if isinstance(answer, DeepValidation) else answer
 
     def try_append(self, payload: memoryview | None, now_ms: int) -> Appended | DeepValidation:
         """Append the batch if that is quick; else return a DeepValidation to run elsewhere and to store.
@@ -246,7 +256,7 @@ class Partition:
         While one batch is in validation, every later one gets a DeepValidation too: the caller stores them in
         the order in which they arrived, so that sequence numbers stay in order.
         """
-        if (refusal := self.offline or self.read_only) is not None:
+        if (refusal := self.offline_error or self.read_only_error) is not None:
             raise refusal.again()
         header, payload = read_batch(payload)
         config = self._config
@@ -258,13 +268,13 @@ class Partition:
             )
             if self.job_queue is not None and (self.batches_waiting or validation.is_long):
                 return validation
-            return self.store(validation.run())
+            return self.append_validated(validation.run())
         return self._write(payload, header, NO_TIMESTAMP)
 
-    def store(self, validated: ValidatedBatch) -> Appended:
+    def append_validated(self, validated: ValidatedBatch) -> Appended:
         """Append a validated batch."""
         # the role may have changed since the batch was offered
-        if (refusal := self.offline or self.read_only) is not None:
+        if (refusal := self.offline_error or self.read_only_error) is not None:
             raise refusal.again()
         return self._write(*validated)
 
@@ -289,7 +299,7 @@ class Partition:
     def flushed(self, flush: Flush) -> None:
         """Record that the files named by `log.begin_flush` are synced."""
         self.log.end_flush(flush)
-        if self.failure is None:  # after a failed sync no later success proves anything
+        if self.disk_error is None:  # after a failed sync no later success proves anything
             self.advance()
 
     def advance(self) -> None:
@@ -300,7 +310,7 @@ class Partition:
         else:
             end, own_bytes = log.log_end_offset, log.appended_bytes
         if self.leading is not None:
-            self.local_waits.release(end)
+            self.own_end_waits.release(end)
             self._note_uncommitted(end, own_bytes)
             self._advance_high_watermark(self.leading.reached(end))
         elif self.following is not None:
@@ -328,15 +338,15 @@ class Partition:
         self.high_watermark = offset
         if committed_bytes > self.committed_bytes:
             self.committed_bytes = committed_bytes
-        if self.produce_waits.queue:
-            self.produce_waits.release(offset)
+        if self.high_watermark_waits.queue:
+            self.high_watermark_waits.release(offset)
         if self.fetch_waits:
             _wake(self.fetch_waits)
 
     def go_offline(self, reason: str, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Reject every request from now on, including those that wait."""
         # Set first: the callbacks of the waits below must find the partition offline.
-        self.offline = ApiError(code, reason)
+        self.offline_error = ApiError(code, reason)
         self._fail_waits(code)
         _wake(self.fetch_waits)
         _wake(self.follower_waits)
@@ -349,23 +359,23 @@ class Partition:
 
     def stop_writes(self, reason: str) -> None:
         """Reject writes after a disk failure. Records that were not yet committed are never acknowledged."""
-        self.read_only = self.failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self.read_only_error = self.disk_error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self._fail_waits(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _fail_waits(self, code: ErrorCode) -> None:
-        self.produce_waits.fail(code)
-        if self.local_waits is not self.produce_waits:
-            self.local_waits.fail(code)
+        self.high_watermark_waits.fail(code)
+        if self.own_end_waits is not self.high_watermark_waits:
+            self.own_end_waits.fail(code)
 
     def expire_waits(self, now: float) -> bool:
         """Answer the requests whose deadline has passed. Returns whether any request still waits."""
-        self.produce_waits.expire(now)
-        self.local_waits.expire(now)
-        return bool(self.produce_waits.queue or self.local_waits.queue)
+        self.high_watermark_waits.expire(now)
+        self.own_end_waits.expire(now)
+        return bool(self.high_watermark_waits.queue or self.own_end_waits.queue)
 
     def require_online(self) -> None:
-        if self.offline is not None:
-            raise self.offline.again()
+        if self.offline_error is not None:
+            raise self.offline_error.again()
 
     # Reading
 
@@ -389,7 +399,7 @@ class Partition:
         """Keep indexes that a worker thread loaded; rebuilt ones are scheduled for disk."""
         for each in loaded:
             self.log.keep_indexes(each)
-        if self.failure is None and not all(each.indexes.are_stored for each in loaded):
+        if self.disk_error is None and not all(each.indexes.are_stored for each in loaded):
             self._on_dirty(self)
 
     def check_epoch(self, epoch: int) -> None:
@@ -487,13 +497,13 @@ class Partition:
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{len(leading.isr)} of the at least {leading.min_isr} replicas of {self.name} are in sync",
         )
-        self.produce_waits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        self.high_watermark_waits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     # As a follower
 
     def fetch_position(self) -> FetchPosition | None:
         """Position of the next fetch from the leader; None: no fetch is possible now."""
-        if self.following is None or self.offline is not None or self.failure is not None:
+        if self.following is None or self.offline_error is not None or self.disk_error is not None:
             return None
         return self.following.fetch_position(flushed_only=self.flush_policy is BEFORE_ACK)
 
@@ -502,7 +512,7 @@ class Partition:
 
         CorruptData: no leader can have stored these records. StorageFull, StorageFailed: this broker's disk.
         """
-        if self.following is None or self.offline is not None or self.failure is not None:
+        if self.following is None or self.offline_error is not None or self.disk_error is not None:
             return Ignored.STALE
         before = self.log.log_start_offset, self.log.log_end_offset
         try:
@@ -554,7 +564,7 @@ class Partition:
         ]
 
     def __repr__(self) -> str:
-        state = f"offline: {self.offline}" if self.offline else f"high={self.high_watermark}"
+        state = f"offline: {self.offline_error}" if self.offline_error else f"high={self.high_watermark}"
         role = self.leading or self.following
         if role is not None:
             state = f"{state} {role}"

@@ -342,7 +342,7 @@ class ReplicaManager:
                 # A partition with a single replica cannot be led by another broker.
                 if partition is None or len(state.replicas) == 1:
                     continue
-                if (partition.following is None) != roles.may_lead:
+                if partition.is_leader != roles.may_lead:
                     self._begin_leader_epoch(topic, state, partition, roles)
 
     def _roles(self, image: ClusterImage) -> Roles:
@@ -372,7 +372,7 @@ class ReplicaManager:
             self._begin_leader_epoch(topic, state, partition, roles)
         elif partition.leading is not None:
             partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
-        elif partition.following is None and len(state.replicas) > 1:
+        elif partition.is_leader and len(state.replicas) > 1:
             partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
             partition.advance()
         elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:
@@ -387,11 +387,11 @@ class ReplicaManager:
         """Replace the `Partition` for another leader epoch."""
         log = partition.log
         if partition.is_damaged:
-            assert partition.offline is not None
+            assert partition.offline_error is not None
             successor = self._make(topic, state, log, partition.high_watermark, roles)
-            successor.mark_damaged(partition.offline.detail)
+            successor.mark_damaged(partition.offline_error.detail)
             return
-        if partition.offline is None:
+        if partition.offline_error is None:
             partition.resign()
         if log.is_truncating:
             # A role reads the end of the log, which the truncation is about to change.
@@ -433,11 +433,11 @@ class ReplicaManager:
         replaces it: empty, and damaged as well until it is copied again.
         """
         assert partition.is_damaged, "others are in use"
-        assert partition.offline is not None
+        assert partition.offline_error is not None
         topic, state = self._topic_and_state(partition)
-        self._close_replica(partition, partition.offline.code, partition.offline.detail)
+        self._close_replica(partition, partition.offline_error.code, partition.offline_error.detail)
         empty = self._add_empty(topic, state, self._roles(self._image_now()))
-        empty.mark_damaged(partition.offline.detail)
+        empty.mark_damaged(partition.offline_error.detail)
         return empty
 
     def begin_replacement(self, empty: Partition) -> bool:
@@ -485,7 +485,7 @@ class ReplicaManager:
             config = self._config_of(topic)
             for partition in self.of_topic(topic.name):
                 partition.reconfigure(config)
-                if partition.leading is not None and partition.offline is None:
+                if partition.leading is not None and partition.offline_error is None:
                     state = topic.partitions[partition.name.partition]
                     partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
 

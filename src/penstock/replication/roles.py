@@ -42,18 +42,24 @@ class Admission:
         return self._deposed_at != ABSENT
 
     def depose(self, image: ClusterImage) -> None:
+        """Stop leading until a newer image arrives, or until `reinstate`."""
         self._deposed_at = image.revision
 
     def reinstate(self) -> None:
         self._deposed_at = ABSENT
 
-    def __call__(self, image: ClusterImage) -> bool:
+    def may_lead(self, image: ClusterImage) -> bool:
+        """Apply an image, and return whether this process may lead what the image says that it leads.
+
+        A process that was admitted once may lead also after its session, until an image shows that a later
+        process was admitted, or peers report the end of the session.
+        """
         if image.revision > self._deposed_at:
             self.reinstate()  # a newer image from the store overrides the peers
         if self.is_deposed:
             return False
         broker = image.brokers.get(self._broker_id)
-        if self.holds(image):
+        if self.is_admitted_in(image):
             assert broker is not None
             self.epoch = broker.broker_epoch
         # Fence: a later process of the same broker id was admitted.
@@ -61,8 +67,8 @@ class Admission:
             self.epoch = ABSENT
         return self.epoch != ABSENT
 
-    def holds(self, image: ClusterImage) -> bool:
-        """Check whether the image shows this process as alive and admitted."""
+    def is_admitted_in(self, image: ClusterImage) -> bool:
+        """Check whether the image shows this process with a session and admitted. Changes nothing."""
         broker = image.brokers.get(self._broker_id)
         if broker is None or broker.live is None or not broker.is_admitted:
             return False

@@ -61,10 +61,10 @@ class SimDisk:
 
     def peek(self, path: str) -> bytes:
         """The content that a reader of the file would see. Not a counted call: it never fails."""
-        node = self.seen(path)
+        node = self.visible_node(path)
         return bytes(node.seen) if isinstance(node, FileNode) else b""
 
-    def durable(self, path: str) -> Node | None:
+    def durable_node(self, path: str) -> Node | None:
         """What a power failure at this moment would certainly leave under this name. None: nothing."""
         node: Node = self.root
         for name in _names(path):
@@ -73,7 +73,7 @@ class SimDisk:
             node = node.stored[name]
         return node
 
-    def seen(self, path: str) -> Node | None:
+    def visible_node(self, path: str) -> Node | None:
         """What the processes of this machine find under this name. None: nothing."""
         node: Node = self.root
         for name in _names(path):
@@ -184,7 +184,7 @@ class Mount:
     # Names
 
     def _find(self, path: str) -> Node | None:
-        return self.disk.seen(path)
+        return self.disk.visible_node(path)
 
     def _folder(self, path: str) -> FolderNode:
         node = self._find(path)
@@ -295,7 +295,7 @@ class Mount:
             if isinstance(node, FolderNode):
                 self._sync_node(node, path)
 
-    def open_sync_descriptors(self, path: str, threads: int) -> None:
+    def reserve_sync_descriptors(self, path: str, threads: int) -> None:
         """Check that the folder exists. Simulated syncs need no descriptor."""
         self._folder(path)
 

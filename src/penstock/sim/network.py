@@ -155,9 +155,9 @@ class SimNetwork:
         near = SimTransport(self, client, (host, port))
         far = SimTransport(self, server.process, (client.host, 0))
         near.peer, far.peer = far, near
-        far.begin(server.process.run(server.factory))
+        far.open(server.process.run(server.factory))
         await self._travel(host, client.host)
-        near.begin(factory())
+        near.open(factory())
         return near, near.protocol
 
     async def _travel(self, sender: str, receiver: str) -> None:
@@ -198,12 +198,12 @@ class SimTransport(asyncio.Transport):
         self._high = _WRITE_BUFFER_BYTES
         self._low = _WRITE_BUFFER_BYTES // 4
 
-    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+    def open(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
         self._network.add(self)
-        self._call(self._open)
+        self._call(self._connection_made)
 
-    def _open(self) -> None:
+    def _connection_made(self) -> None:
         if not self._is_disconnected:
             self._has_begun = True
             self.protocol.connection_made(self)

@@ -24,20 +24,21 @@ INTERRUPTED = 130
 class RunResult(NamedTuple):
     """The result of one plan, or the sum of several."""
 
-    events: int
+    steps: int
+    """Callbacks and timers of the event loop that ran."""
     acknowledged: int
     seconds: float
     """The simulated time."""
-    event_counts: Counter[str]
-    """By fault: how often it had an effect."""
+    fault_counts: Counter[str]
+    """By fault, and by other things that a run causes: how often it had an effect."""
     failure: str | None
 
     def combined_with(self, other: "RunResult") -> "RunResult":
         return RunResult(
-            self.events + other.events,
+            self.steps + other.steps,
             self.acknowledged + other.acknowledged,
             self.seconds + other.seconds,
-            self.event_counts + other.event_counts,
+            self.fault_counts + other.fault_counts,
             self.failure or other.failure,
         )
 
@@ -70,7 +71,7 @@ def _run_guarded(cluster: SimCluster) -> RunResult:
     except Exception:
         failure = traceback.format_exc()
     return RunResult(
-        cluster.loop.events, cluster.acknowledged, cluster.loop.now, cluster.event_counts, failure
+        cluster.loop.steps, cluster.acknowledged, cluster.loop.now, cluster.fault_counts, failure
     )
 
 
@@ -120,13 +121,13 @@ def _passed_seeds(options: SimOptions, count: int) -> str:
 def _print_success(options: SimOptions, total: RunResult, took_s: float) -> None:
     seeds = counted(len(options.recipes), "seed")
     print(
-        f"{seeds}, {total.events} events, {total.acknowledged} batches acknowledged, {total.seconds:.0f} s "
+        f"{seeds}, {total.steps} steps, {total.acknowledged} batches acknowledged, {total.seconds:.0f} s "
         f"simulated in {took_s:.1f} s, {_processor_seconds():.1f} s of a processor: no promise was broken"
     )
     if options.shrinks:
         print("there is nothing to make smaller: no seed fails")
-    event_counts = sorted(total.event_counts.items())
-    print("faults:", ", ".join(f"{name} {number}" for name, number in event_counts) or "none")
+    fault_counts = sorted(total.fault_counts.items())
+    print("faults:", ", ".join(f"{name} {number}" for name, number in fault_counts) or "none")
 
 
 def _processor_seconds() -> float:

@@ -33,7 +33,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._sequence = 0
         self.after_each: Callable[[], None] | None = None
         """Called after every event, for checks that always hold."""
-        self.events = 0
+        self.steps = 0
 
     @property
     def now(self) -> float:
@@ -100,7 +100,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             self._jump()
         handle = self._due.popleft()
         if not handle.cancelled() and self.may_run(handle):
-            self.events += 1
+            self.steps += 1
             handle._run()
             if self.after_each is not None:
                 self.after_each()

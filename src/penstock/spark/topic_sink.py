@@ -107,11 +107,11 @@ class BatchWriter(DataSourceArrowWriter):
         """Do nothing: written records stay, because writes are at least once."""
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class TopicStreamWriter(DataSourceStreamArrowWriter):
     """Spark's writer of a streaming query."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "StreamWriter":
+    def from_options(cls, options: Mapping[str, str], schema: StructType) -> "TopicStreamWriter":
         return cls(write_settings(options), schema)
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:

@@ -20,14 +20,8 @@ from penstock.broker.router import DeferredReply
 from penstock.broker.routes import ServingHandler
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
-from penstock.controller.topics import (
-    NewTopicFacts,
-    TopicDefaults,
-    TopicRequest,
-    bump_leader_epochs,
-    create_topic,
-    register_broker,
-)
+from penstock.controller.broker_lifecycle import bump_leader_epochs, register_standalone
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
 from penstock.host.worker import Worker, WorkerPool
@@ -131,7 +125,7 @@ async def running(
 
     cluster.subscribe(follow)
     task = asyncio.create_task(cluster.run())
-    await cluster.change(lambda image: register_broker(image, NODE_ID, rack=None, endpoints={}))
+    await cluster.change(lambda image: register_standalone(image, NODE_ID, rack=None, endpoints={}))
     try:
         yield BrokerHarness(cluster, partitions, pool, directory)
     finally:
@@ -150,4 +144,4 @@ def append(partition: Partition, *times_ms: int, **options: Any) -> Offset:
     given: BatchOptions = options  # type: ignore[assignment]
     records = [Record(Offset(index), time, b"k", b"v") for index, time in enumerate(times_ms)]
     batch = build_batch(records, **given)
-    return partition.append(memoryview(bytearray(batch)), NOW_MS).base_offset
+    return partition.append_now(memoryview(bytearray(batch)), NOW_MS).base_offset

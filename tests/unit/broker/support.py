@@ -20,7 +20,8 @@ from penstock.broker.context import RequestContext
 from penstock.broker.routes import ServingHandler
 from penstock.config.broker import BrokerConfig
 from penstock.config.layers import GivenSettings
-from penstock.controller.topics import TopicRequest, register_broker
+from penstock.controller.broker_lifecycle import register_standalone
+from penstock.controller.topics import TopicRequest
 from penstock.errors import StorageFull
 from penstock.host.metadata_store import (
     CommittedTransaction,
@@ -195,4 +196,4 @@ async def add_broker(cluster: MetadataService, broker_id: int) -> None:
         OTHER_LISTENER: Endpoint(f"tls{broker_id}", 9100 + broker_id),
     }
     rack = f"rack{broker_id}"
-    await cluster.change(lambda image: register_broker(image, broker_id, rack=rack, endpoints=endpoints))
+    await cluster.change(lambda image: register_standalone(image, broker_id, rack=rack, endpoints=endpoints))

@@ -17,11 +17,11 @@ from penstock.controller.broker_lifecycle import (
     is_drained,
     prepare_admission,
     register,
+    register_standalone,
     unregister,
 )
 from penstock.controller.configs import alter_broker_config
 from penstock.controller.partitions import every_partition
-from penstock.controller.topics import register_broker
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import SessionId
 from penstock.limits import BROKERS_MAX
@@ -409,7 +409,7 @@ def test_a_broker_is_forgotten_when_it_is_gone_and_holds_nothing() -> None:
 
 def test_an_embedded_broker_becomes_a_member_with_its_records() -> None:
     cluster = StoredCluster()
-    cluster.commit(register_broker(EMPTY, 1, rack=None, endpoints=LISTENERS))
+    cluster.commit(register_standalone(EMPTY, 1, rack=None, endpoints=LISTENERS))
     cluster.create("t", partitions=2, factor=1)
     cluster.commit(adopt(cluster.image, 1, incarnation="embedded", directory_id="disk of 1"))
     assert not cluster.image.brokers[1].is_alive

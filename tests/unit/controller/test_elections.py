@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.controller.broker_lifecycle import drain, fence
+from penstock.controller.broker_lifecycle import bump_leader_epochs, drain, fence
 from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.decision import Decision
 from penstock.controller.elections import (
@@ -15,7 +15,6 @@ from penstock.controller.elections import (
     repair_leadership,
     withdraw,
 )
-from penstock.controller.topics import bump_leader_epochs
 from penstock.errors import ErrorCode
 from penstock.metadata.cluster_image import NO_NODE, PartitionState
 from penstock.metadata.durability import eligible_leaders

@@ -4,20 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.controller.broker_lifecycle import drain, unregister
+from penstock.controller.broker_lifecycle import bump_leader_epochs, drain, register_standalone, unregister
 from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.decision import Decision, transactions_of
+from penstock.controller.producer_ids import next_producer_id_block
 from penstock.controller.topics import (
     NewTopicFacts,
     ReplicaAssignment,
     TopicDefaults,
     TopicRequest,
-    bump_leader_epochs,
     create_topic,
     delete_topic,
     grow_topic,
-    next_producer_id_block,
-    register_broker,
 )
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import Compare
@@ -38,7 +36,7 @@ def topic_id(number: int) -> TopicId:
 def cluster_of(*broker_ids: int) -> ClusterImage:
     image = ClusterImage(cluster_id="c")
     for broker_id in broker_ids:
-        decision = register_broker(image, broker_id, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 1)})
+        decision = register_standalone(image, broker_id, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 1)})
         image = after(image, decision)
     return image
 
@@ -299,7 +297,7 @@ def test_of_decisions_that_race_one_is_decided_again() -> None:
 
 def stored_topic() -> StoredCluster:
     cluster = StoredCluster()
-    cluster.commit(register_broker(EMPTY, 1, rack=None, endpoints={}))
+    cluster.commit(register_standalone(EMPTY, 1, rack=None, endpoints={}))
     cluster.create("t", partitions=2, factor=1)
     return cluster
 
@@ -332,7 +330,7 @@ def test_producer_ids_are_never_handed_out_twice() -> None:
 
 
 def test_a_broker_may_say_anew_where_it_listens() -> None:
-    decision = register_broker(THREE, 2, rack="r", endpoints={"TLS": Endpoint("other", 9093)})
+    decision = register_standalone(THREE, 2, rack="r", endpoints={"TLS": Endpoint("other", 9093)})
     image = after(THREE, decision)
     assert image.brokers[2].endpoints == {"TLS": Endpoint("other", 9093)}
     assert image.brokers[2].rack == "r"

@@ -213,10 +213,10 @@ def test_after_a_failure_the_state_is_what_the_log_says() -> None:
     kept, lost = Client(), Client()
     put(shard, b"a", b"1", kept)
     sync(partition)
-    partition.read_only = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+    partition.read_only_error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
     put(shard, b"b", b"2", lost)
     assert lost.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    partition.read_only = None
+    partition.read_only_error = None
     state = shard.begin_loading()
     for record in iterate(bytes(read(partition, 0).data), limit_bytes=10_000):
         state.replay(StateRecord(record.key or b"", record.value), record.timestamp)
@@ -235,7 +235,7 @@ def test_an_old_wait_does_not_answer_for_a_new_state() -> None:
     shard.begin_loading()
     shard.end_loading()
     put(shard, b"b", b"2", new)
-    partition.produce_waits.release(Offset(1))
+    partition.high_watermark_waits.release(Offset(1))
     assert new.replies == []
     sync(partition)
     assert new.replies == [{}]

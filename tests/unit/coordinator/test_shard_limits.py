@@ -176,10 +176,10 @@ class FullPartition:
     def __getattr__(self, name: str) -> object:
         return getattr(self._partition, name)
 
-    def append(self, payload: memoryview, now_ms: int) -> object:
+    def append_now(self, payload: memoryview, now_ms: int) -> object:
         if self.is_full:
             raise StorageFull("no space left")
-        return self._partition.append(payload, now_ms)
+        return self._partition.append_now(payload, now_ms)
 
 
 @dataclass

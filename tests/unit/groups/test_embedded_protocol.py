@@ -112,10 +112,10 @@ def test_a_newer_version_is_read_as_far_as_it_is_known() -> None:
 def test_versions_that_a_client_makes_up_cost_no_memory() -> None:
     encoded = wire(ConsumerProtocolAssignment(), VERSION_MAX)[2:]
     decode_assignment(VERSION_MAX.to_bytes(2) + encoded)
-    compiled = len(compiler._decoders)
+    compiled = len(compiler.compiled_decoders)
     for version in range(VERSION_MAX, 50):
         assert decode_assignment(version.to_bytes(2) + encoded) == ConsumerProtocolAssignment()
-    assert len(compiler._decoders) == compiled
+    assert len(compiler.compiled_decoders) == compiled
 
 
 def test_an_assignment_for_a_newer_client_has_the_newest_version_that_we_know() -> None:

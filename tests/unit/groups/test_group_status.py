@@ -7,7 +7,7 @@ from penstock.groups.embedded_protocol import (
     encode_assignment,
 )
 from penstock.groups.group_status import classic_status, consumer_status, rebalance_status
-from penstock.groups.rebalance_history import RebalanceHistory
+from penstock.groups.rebalance_statistics import RebalanceStatistics
 from penstock.protocol.messages.consumer_group_describe import (
     DescribedAssignment,
     DescribedConsumerGroup,
@@ -17,7 +17,7 @@ from penstock.protocol.messages.consumer_group_describe import (
 from penstock.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from penstock.types import TopicPartition
 
-AT_REST = rebalance_status(RebalanceHistory(), Now(0, 0.0))
+AT_REST = rebalance_status(RebalanceStatistics(), Now(0, 0.0))
 HELD = [TopicPartition("t", 0), TopicPartition("t", 2)]
 
 
@@ -47,7 +47,7 @@ def test_what_a_consumer_member_holds_is_known_to_the_coordinator() -> None:
 
 
 def test_rebalances_are_told_by_number_reason_and_duration() -> None:
-    rebalances = RebalanceHistory()
+    rebalances = RebalanceStatistics()
     assert rebalance_status(rebalances, Now(0, 5.0)) == (0, "", None, None)
     rebalances.begin("m joined", Now(0, 10.0))
     assert rebalance_status(rebalances, Now(0, 12.5)) == (1, "m joined", None, 2_500)

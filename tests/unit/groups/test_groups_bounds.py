@@ -24,9 +24,9 @@ from penstock.limits import (
     GROUP_TURN_RECORDS,
     HOUR_MS,
     MIB,
-    OFFSETS_LOOKED_PER_TURN,
+    OFFSETS_LOOKED_PER_CHUNK,
     SHORT_MAX,
-    STATE_RECORDS_PER_TURN,
+    STATE_RECORDS_PER_CHUNK,
     TOMBSTONES_AT_ONCE,
 )
 from penstock.protocol.messages.consumer_group_heartbeat import (
@@ -214,7 +214,7 @@ def test_the_offsets_of_many_groups_are_never_one_piece() -> None:
 def test_a_chunk_of_expiry_is_bounded_in_offsets_however_few_groups_there_are() -> None:
     harness = GroupsHarness()
     for number in range(3):
-        harness.replay_commits(f"g-{number}", places(OFFSETS_LOOKED_PER_TURN))
+        harness.replay_commits(f"g-{number}", places(OFFSETS_LOOKED_PER_CHUNK))
     harness.load(START)
     check_seconds = harness.settings.offsets.check_ms / 1000
     waits: list[float] = []
@@ -231,7 +231,7 @@ def test_a_chunk_of_expiry_is_bounded_in_offsets_however_few_groups_there_are() 
 
 def test_groups_that_fall_silent_together_are_given_up_in_turns_with_others() -> None:
     harness = GroupsHarness()
-    count = 3 * STATE_RECORDS_PER_TURN // GROUP_TURN_RECORDS
+    count = 3 * STATE_RECORDS_PER_CHUNK // GROUP_TURN_RECORDS
     pending = WaitingRequest(lambda reply: None, lambda code, detail: code)
     caller = ConsumerCaller(1, ClientInfo("c", "/h"), pending)
     for number in range(count):

@@ -84,7 +84,7 @@ def test_an_offset_that_cannot_be_read_does_not_expire_but_goes_with_its_topic()
     harness.take(harness.groups.expire(YEAR_LATER))
     assert list(harness.groups.unreadable_offsets("g")) == [ORDERS_0]
     harness.topics = harness.topics._replace(by_name={}, by_id={})
-    harness.groups.topics_deleted(YEAR_LATER)
+    harness.groups.schedule_expiry_scan(YEAR_LATER)
     harness.take(harness.groups.expire(Now(YEAR_LATER.wall_ms, YEAR_LATER.monotonic + 100)))
     assert list(harness.groups.names()) == []
 

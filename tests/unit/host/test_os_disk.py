@@ -100,8 +100,8 @@ def test_a_failed_sync_is_a_failed_disk(folder: str, monkeypatch: pytest.MonkeyP
     disk = OsDisk()
     files = [disk.open(f"{folder}/{number}", create=True) for number in range(count)]
     disk.sync(files, [folder])
-    monkeypatch.setattr(os_disk, "_sync_descriptor", failing(errno.EIO))
-    monkeypatch.setattr(os_disk, "_syncfs", lambda: lambda descriptor: -1)
+    monkeypatch.setattr(os_disk, "sync_descriptor", failing(errno.EIO))
+    monkeypatch.setattr(os_disk, "find_syncfs", lambda: lambda descriptor: -1)
     with pytest.raises(StorageFailed, match="cannot sync"):
         disk.sync(files, ())
     for file in files:
@@ -173,7 +173,7 @@ def test_each_thread_syncs_the_file_system_by_its_own_descriptor_from_the_start(
     """The kernel tells each descriptor once of a failed writeback, and only of those since it was opened."""
     used: dict[str, list[int]] = {"a": [], "b": []}
     disk = OsDisk()
-    disk.open_sync_descriptors(folder, 2)
+    disk.reserve_sync_descriptors(folder, 2)
     held = set(disk.sync_descriptors)
     files = [disk.open(f"{folder}/{number}", create=True) for number in range(9)]
 
@@ -181,7 +181,7 @@ def test_each_thread_syncs_the_file_system_by_its_own_descriptor_from_the_start(
         used[threading.current_thread().name].append(descriptor)
         return 0
 
-    monkeypatch.setattr(os_disk, "_syncfs", lambda: syncfs)
+    monkeypatch.setattr(os_disk, "find_syncfs", lambda: syncfs)
     both = threading.Barrier(2)
 
     def sync_twice() -> None:
@@ -208,14 +208,14 @@ def test_a_sync_of_new_folders_needs_no_descriptor_that_is_not_held(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = OsDisk()
-    disk.open_sync_descriptors(folder, 1)
+    disk.reserve_sync_descriptors(folder, 1)
     called: list[int] = []
 
     def syncfs(descriptor: int) -> int:
         called.append(descriptor)
         return 0
 
-    monkeypatch.setattr(os_disk, "_syncfs", lambda: syncfs)
+    monkeypatch.setattr(os_disk, "find_syncfs", lambda: syncfs)
     monkeypatch.setattr(os, "open", failing(errno.EMFILE))
     disk.sync((), [folder])
     disk.sync((), [f"{folder}/{number}" for number in range(9)])
@@ -255,7 +255,7 @@ def test_a_folder_that_cannot_be_looked_at_does_not_count_as_synced(
 ) -> None:
     calls: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(os_disk, "_syncfs", lambda: recorded_syncfs(calls) if has_syncfs else None)
+        patch.setattr(os_disk, "find_syncfs", lambda: recorded_syncfs(calls) if has_syncfs else None)
         patch.setattr(os.path, "isdir", lambda path: False)  # what it says of whatever it cannot look at
         for name in ("open", "lstat"):
             patch.setattr(os, name, failing(errno.EIO))

@@ -18,9 +18,9 @@ from penstock.metadata.documents import (
     PartitionValue,
     ProducerIdsValue,
     TopicValue,
-    decode,
     decode_as,
-    encode,
+    decode_document,
+    encode_document,
 )
 
 KEY = "/penstock/c/somewhere"
@@ -30,7 +30,7 @@ PARTITION = PartitionValue(replicas=(1, 2), leader=1, leader_epoch=4, isr=(1,), 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))))
 def test_a_topic_reads_back(overrides: dict[str, str]) -> None:
     value = TopicValue("A" * 22, partitions=3, internal=False, created_ms=5, overrides=overrides)
-    assert decode(TopicValue, KEY, encode(value)) == value
+    assert decode_document(TopicValue, KEY, encode_document(value)) == value
 
 
 def test_the_other_values_read_back() -> None:
@@ -59,36 +59,38 @@ def test_the_other_values_read_back() -> None:
         has_lost_all=True,
         lost={"A" * 22: (0, 2)},
     )
-    assert decode(PartitionValue, KEY, encode(PARTITION)) == PARTITION
-    assert decode(PartitionValue, KEY, encode(moving)) == moving
-    assert decode(BrokerSessionValue, KEY, encode(live)) == live
-    assert decode(ControllerValue, KEY, encode(ControllerValue(3))) == ControllerValue(3)
-    assert decode(BrokerValue, KEY, encode(broker)) == broker
-    assert decode(OverridesValue, KEY, encode(config)) == config
-    assert decode(ProducerIdsValue, KEY, encode(ProducerIdsValue(2**62))) == ProducerIdsValue(2**62)
+    assert decode_document(PartitionValue, KEY, encode_document(PARTITION)) == PARTITION
+    assert decode_document(PartitionValue, KEY, encode_document(moving)) == moving
+    assert decode_document(BrokerSessionValue, KEY, encode_document(live)) == live
+    assert decode_document(ControllerValue, KEY, encode_document(ControllerValue(3))) == ControllerValue(3)
+    assert decode_document(BrokerValue, KEY, encode_document(broker)) == broker
+    assert decode_document(OverridesValue, KEY, encode_document(config)) == config
+    assert decode_document(
+        ProducerIdsValue, KEY, encode_document(ProducerIdsValue(2**62))
+    ) == ProducerIdsValue(2**62)
 
 
 def test_every_document_says_its_version() -> None:
-    assert json.loads(encode(PARTITION))["version"] == 1
-    assert json.loads(encode(ProducerIdsValue(0)))["version"] == 1
+    assert json.loads(encode_document(PARTITION))["version"] == 1
+    assert json.loads(encode_document(ProducerIdsValue(0)))["version"] == 1
 
 
 def test_a_document_that_leaves_out_defaults_reads_back() -> None:
     data = b'{"version":1,"replicas":[1,2],"leader":1,"leader_epoch":4,"isr":[1],"partition_epoch":9}'
-    assert encode(PARTITION) == data
-    assert decode(PartitionValue, KEY, data) == PARTITION
+    assert encode_document(PARTITION) == data
+    assert decode_document(PartitionValue, KEY, data) == PARTITION
 
 
 def test_what_the_image_adds_to_a_document_is_not_stored() -> None:
-    state = decode_as(PartitionState, KEY, encode(PARTITION), index=3, revision=7)
+    state = decode_as(PartitionState, KEY, encode_document(PARTITION), index=3, revision=7)
     assert (state.index, state.revision, state.replicas) == (3, 7, (1, 2))
-    assert encode(state) == encode(PARTITION)
+    assert encode_document(state) == encode_document(PARTITION)
 
 
 def test_a_newer_version_is_refused_by_its_number_although_its_fields_differ() -> None:
     data = b'{"version":2,"replicas":[[1,2]],"elr":[]}'
     with pytest.raises(CorruptData, match=f"metadata key {KEY}: version 2 is not known"):
-        decode(PartitionValue, KEY, data)
+        decode_document(PartitionValue, KEY, data)
 
 
 @pytest.mark.parametrize(
@@ -110,22 +112,24 @@ def test_a_newer_version_is_refused_by_its_number_although_its_fields_differ() -
 )
 def test_a_malformed_value_is_corrupt_and_its_key_is_named(data: bytes) -> None:
     with pytest.raises(CorruptData, match=f"metadata key {KEY}: "):
-        decode(ProducerIdsValue, KEY, data)
+        decode_document(ProducerIdsValue, KEY, data)
 
 
 @given(st.integers(0), st.binary(max_size=3))
 def test_damaged_bytes_never_raise_anything_else(position: int, damage: bytes) -> None:
-    data = bytearray(encode(PARTITION))
+    data = bytearray(encode_document(PARTITION))
     position %= len(data)
     data[position : position + len(damage)] = damage
     with suppress(CorruptData):
-        found = decode(PartitionValue, KEY, bytes(data))
-        assert decode(PartitionValue, KEY, encode(found)) == found
+        found = decode_document(PartitionValue, KEY, bytes(data))
+        assert decode_document(PartitionValue, KEY, encode_document(found)) == found
 
 
 def test_a_document_that_names_no_topic_id_is_corrupt() -> None:
     topic = TopicValue("not an id", partitions=1, internal=False, created_ms=0, overrides={})
     with pytest.raises(CorruptData, match=KEY):
-        decode(TopicValue, KEY, encode(topic))
+        decode_document(TopicValue, KEY, encode_document(topic))
     with pytest.raises(CorruptData, match=KEY):
-        decode(BrokerSessionValue, KEY, encode(BrokerSessionValue("i", "d", lost={"t": (0,)})))
+        decode_document(
+            BrokerSessionValue, KEY, encode_document(BrokerSessionValue("i", "d", lost={"t": (0,)}))
+        )

@@ -4,14 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.controller.broker_lifecycle import bump_leader_epochs, register_standalone
 from penstock.controller.configs import alter_broker_config, alter_topic_config
-from penstock.controller.topics import (
-    bump_leader_epochs,
-    delete_topic,
-    grow_topic,
-    next_producer_id_block,
-    register_broker,
-)
+from penstock.controller.producer_ids import next_producer_id_block
+from penstock.controller.topics import delete_topic, grow_topic
 from penstock.errors import CorruptData
 from penstock.host.metadata_store import Delete, DeleteAll, Put, Snapshot, StoreChange, StoreEntry
 from penstock.metadata.cluster_image import Controller, PartitionState
@@ -21,7 +17,7 @@ from penstock.metadata.documents import (
     Endpoint,
     PartitionValue,
     TopicValue,
-    encode,
+    encode_document,
 )
 from penstock.metadata.image_builder import apply, image_of
 from penstock.metadata.image_changes import (
@@ -43,7 +39,9 @@ class Cluster(StoredCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.commit(register_broker(self.image, 1, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 9092)}))
+        self.commit(
+            register_standalone(self.image, 1, rack=None, endpoints={"PLAINTEXT": Endpoint("h", 9092)})
+        )
 
     def make(self, name: str, partitions: int = 1) -> None:
         self.create(name, partitions, 1)
@@ -55,11 +53,11 @@ def cluster() -> Cluster:
 
 
 def partition(leader: int = 1, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] = (1,)) -> bytes:
-    return encode(PartitionValue(replicas, leader, leader_epoch=0, isr=isr, partition_epoch=0))
+    return encode_document(PartitionValue(replicas, leader, leader_epoch=0, isr=isr, partition_epoch=0))
 
 
 def topic(partitions: int = 1, topic_id: str = ID_TEXT) -> bytes:
-    return encode(TopicValue(topic_id, partitions, internal=False, created_ms=0, overrides={}))
+    return encode_document(TopicValue(topic_id, partitions, internal=False, created_ms=0, overrides={}))
 
 
 def snapshot(*puts: Put) -> Snapshot:
@@ -82,7 +80,7 @@ def test_a_topic_is_found_by_name_and_by_id() -> None:
 
 def test_the_broker_with_the_lowest_id_is_the_controller(cluster: Cluster) -> None:
     assert EMPTY.controller_id == -1
-    cluster.commit(register_broker(cluster.image, 0, rack="r", endpoints={}))
+    cluster.commit(register_standalone(cluster.image, 0, rack="r", endpoints={}))
     assert cluster.image.controller_id == 0
     assert cluster.image.brokers[1].endpoints == {"PLAINTEXT": Endpoint("h", 9092)}
 
@@ -211,14 +209,14 @@ def test_a_broker_is_admitted_by_the_revision_of_its_session() -> None:
     cluster.join(1)
     broker = cluster.image.brokers[1]
     assert (broker.is_alive, broker.is_admitted, broker.broker_epoch) == (True, False, 1)
-    cluster.store.transact((), [Put(KEYS.controller, encode(ControllerValue(1)))])
+    cluster.store.transact((), [Put(KEYS.controller, encode_document(ControllerValue(1)))])
     cluster.image = cluster.read_afresh()
     assert cluster.image.controller == Controller(1, term=2)
     cluster.admit(1)
     assert cluster.image.brokers[1].is_admitted
     assert cluster.image.admitted == {1}
     # The same broker in another session is another epoch.
-    again = Put(KEYS.live(1), encode(BrokerSessionValue("second", "disk of 1")))
+    again = Put(KEYS.live(1), encode_document(BrokerSessionValue("second", "disk of 1")))
     image = apply(cluster.image, [again], 9)
     assert (image.brokers[1].is_alive, image.admitted) == (True, frozenset())
     image = apply(image, [Delete(KEYS.live(1)), Delete(KEYS.controller)], 10)
@@ -294,7 +292,7 @@ def take(cluster: Cluster, step: tuple[str, str, int]) -> None:
             assert revision is not None
             cluster.image = apply(cluster.image, changes, revision)
         case "register":
-            cluster.commit(register_broker(cluster.image, number, rack=name, endpoints={}))
+            cluster.commit(register_standalone(cluster.image, number, rack=name, endpoints={}))
 
 
 @settings(deadline=None, max_examples=60)

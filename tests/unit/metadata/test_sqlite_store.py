@@ -109,8 +109,8 @@ def test_closing_twice_is_harmless(path: str) -> None:
 
 def test_every_commit_is_synced(path: str) -> None:
     with opened(path) as store:
-        assert store._value("PRAGMA synchronous") == 2
-        assert store._value("PRAGMA journal_mode") == "wal"
+        assert store.value_of("PRAGMA synchronous") == 2
+        assert store.value_of("PRAGMA journal_mode") == "wal"
 
 
 def test_ten_thousand_puts_are_one_revision(path: str) -> None:

@@ -54,7 +54,7 @@ def follower_on(
 
 def produce(partition: Partition, *values: bytes, **options: object) -> Offset:
     batch = memoryview(bytearray(batch_of(values or (b"x",), (), **options)))
-    return partition.append(batch, NOW_MS).end_offset
+    return partition.append_now(batch, NOW_MS).end_offset
 
 
 def sync(partition: Partition) -> None:

@@ -26,7 +26,7 @@ def partition_on(disk: Mount, **changes: object) -> Partition:
 
 
 def append(partition: Partition, *values: bytes, **options: object) -> Appended:
-    return partition.append(memoryview(bytearray(batch_of(values or (b"x",), (), **options))), NOW_MS)
+    return partition.append_now(memoryview(bytearray(batch_of(values or (b"x",), (), **options))), NOW_MS)
 
 
 def sync(partition: Partition) -> None:
@@ -51,7 +51,7 @@ def test_an_unflushed_record_is_neither_shown_nor_acknowledged() -> None:
     partition = partition_on(new_disk())
     answers: list[ProduceWait] = []
     appended = append(partition, b"a", b"b")
-    partition.produce_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
+    partition.high_watermark_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
     assert (partition.high_watermark, bytes(read(partition, 0).data), answers) == (0, b"", [])
     sync(partition)
     assert partition.high_watermark == 2
@@ -123,7 +123,7 @@ def test_after_a_failed_sync_nothing_is_written_and_what_was_safe_is_read() -> N
     sync(partition)
     answers: list[ProduceWait] = []
     appended = append(partition, b"unsure")
-    partition.produce_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
+    partition.high_watermark_waits.add(appended.end_offset, ProduceWait(1.0, answers.append), 0)
     partition.stop_writes("the disk broke")
     sync(partition)  # one that was under way
     assert partition.high_watermark == 1
@@ -176,7 +176,7 @@ def test_the_brokers_time_replaces_the_records_own() -> None:
     partition = partition_on(
         new_disk(), timestamp_type=TimestampType.LOG_APPEND_TIME, flush_policy=FlushPolicy.OS
     )
-    appended = partition.append(memoryview(bytearray(batch_of([b"x"], [5]))), NOW_MS)
+    appended = partition.append_now(memoryview(bytearray(batch_of([b"x"], [5]))), NOW_MS)
     header = parse_header(read(partition, 0).data)
     assert (appended.log_append_time_ms, header.max_timestamp) == (NOW_MS, NOW_MS)
     assert header.has_log_append_time

@@ -57,7 +57,7 @@ def opened(disk: Mount, cluster: ClusterImage) -> tuple[ReplicaManager, list[Par
 
 def write_and_sync(partition: Partition | None) -> None:
     assert partition is not None
-    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     sync(partition)
 
 
@@ -120,10 +120,10 @@ def test_a_damaged_partition_is_offline_and_the_others_are_not() -> None:
         write_and_sync(made.find("orders", index))
     disk.open("data/logs/orders-0/log-start-checkpoint", create=True).write(0, b"?")
     _, (damaged, sound) = opened(disk, both)
-    assert damaged.offline is not None
+    assert damaged.offline_error is not None
     with pytest.raises(ApiError, match="checkpoint"):
-        damaged.append(memoryview(batch_of([b"x"])), NOW_MS)
-    assert (sound.offline, sound.log.log_end_offset) == (None, 1)
+        damaged.append_now(memoryview(batch_of([b"x"])), NOW_MS)
+    assert (sound.offline_error, sound.log.log_end_offset) == (None, 1)
 
 
 def test_a_deleted_topic_makes_way_for_another_of_its_name() -> None:
@@ -132,8 +132,8 @@ def test_a_deleted_topic_makes_way_for_another_of_its_name() -> None:
     (gone,) = made.follow(FIRST, NOTHING, BrokerConfig.of())
     (folder,) = directory_on(disk).mark_deleted([gone])
     assert disk.exists(folder)
-    assert partition.offline is not None
-    assert partition.offline.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert partition.offline_error is not None
+    assert partition.offline_error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     made.follow(NOTHING, SECOND, BrokerConfig.of())
     again = made.find("orders", 0)
     assert again is not None
@@ -184,7 +184,7 @@ def test_a_folder_that_was_there_and_is_gone_is_lost(leaves_folder: bool) -> Non
         assert made.lost == LOST
         assert isinstance(found, LostPartition)
         assert found.reason == "data/logs/orders-0 was there, and is gone"
-        assert partition.offline is None, "it begins anew"
+        assert partition.offline_error is None, "it begins anew"
         assert made.inventory() == {}
 
 
@@ -217,7 +217,7 @@ def test_what_is_not_yet_durable_is_not_listed() -> None:
     made, _ = opened_in_a_cluster(new_disk())
     partition = made.find("orders", 0)
     assert partition is not None
-    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     new_partition_files = made.new_partition_files
     assert made.inventory() == {}
     write_and_sync(partition)
@@ -251,7 +251,7 @@ def test_a_copy_that_cannot_be_opened_stays_where_it_is(in_cluster: bool) -> Non
         ((partition, found),) = made.open_all(FIRST)
         assert isinstance(found, LostPartition)
         assert (partition.is_damaged, made.lost) == (True, {})
-        assert partition.offline is not None
+        assert partition.offline_error is not None
         assert disk.exists(LOG_FILE)
     assert not disk.exists("data/strays")
 
@@ -303,7 +303,7 @@ def test_an_io_error_at_the_start_demotes_no_copy(reason: str) -> None:
     assert not disk.exists("data/strays")
     disk.reason = ""
     made, ((partition, _),) = opened_in_a_cluster(disk)
-    assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
+    assert (made.lost, partition.offline_error, partition.log.log_end_offset) == ({}, None, 1)
 
 
 def test_an_io_error_of_a_copy_known_to_be_damaged_does_not_stop_a_start() -> None:
@@ -346,7 +346,7 @@ def test_a_name_that_cannot_be_looked_at_at_the_start_demotes_no_copy(unseen: st
     disk.disk.unreadable_paths.clear()
     assert not disk.exists("data/strays")
     made, ((partition, _),) = opened_in_a_cluster(disk)
-    assert (made.lost, partition.offline, partition.log.log_end_offset) == ({}, None, 1)
+    assert (made.lost, partition.offline_error, partition.log.log_end_offset) == ({}, None, 1)
 
 
 def test_a_folder_that_cannot_be_examined_is_neither_recorded_nor_moved() -> None:
@@ -377,8 +377,8 @@ def test_a_lone_broker_serves_the_others_when_one_partition_cannot_be_opened() -
     both = image({"orders": FIRST_ID, "other": SECOND_ID})
     disk.reason = "Permission denied"
     made, (unreadable,) = opened(disk, both)
-    assert unreadable.offline is not None
-    assert "start the broker again" in unreadable.offline.detail
+    assert unreadable.offline_error is not None
+    assert "start the broker again" in unreadable.offline_error.detail
     write_and_sync(made.find("other", 0))
     disk.reason = ""
     assert opened(disk, both)[1][0].log.log_end_offset == 1
@@ -390,8 +390,8 @@ def test_a_lone_broker_serves_the_others_when_one_note_of_damage_cannot_be_read(
     both = image({"orders": FIRST_ID, "other": SECOND_ID})
     disk.path, disk.reason = "data/logs/orders-0/damaged", "Input/output error"
     made, (unreadable,) = opened(disk, both)
-    assert unreadable.offline is not None
-    assert "start the broker again" in unreadable.offline.detail
+    assert unreadable.offline_error is not None
+    assert "start the broker again" in unreadable.offline_error.detail
     write_and_sync(made.find("other", 0))
     assert disk.exists("data/logs/orders-0")
 
@@ -415,7 +415,7 @@ def test_the_last_copy_stays_offline_over_restarts_until_a_person_has_mended_it(
         assert disk.exists("data/logs/orders-0/00000000000000000000.log")
     disk.remove("data/logs/orders-0/damaged")
     _, (partition,) = opened(disk, FIRST)
-    assert (partition.offline, partition.log.log_end_offset) == (None, 1)
+    assert (partition.offline_error, partition.log.log_end_offset) == (None, 1)
 
 
 @pytest.mark.parametrize("can_be_opened", [True, False])
@@ -439,7 +439,7 @@ def test_no_start_moves_a_damaged_copy(
     ((partition, found),) = made.open_all(cluster)
     assert isinstance(found, LostPartition)
     assert (partition.is_damaged, made.lost) == (True, {})
-    assert partition.offline is not None, "it serves nobody, and nobody follows it"
+    assert partition.offline_error is not None, "it serves nobody, and nobody follows it"
     assert disk.exists(LOG_FILE)
     assert not disk.exists("data/strays")
 
@@ -465,4 +465,4 @@ def test_damage_that_an_object_of_an_earlier_epoch_finds_is_of_the_present_one()
     assert present is not earlier
     assert made.damage(earlier, "bit rot") is present
     assert present is not None
-    assert present.offline is not None
+    assert present.offline_error is not None

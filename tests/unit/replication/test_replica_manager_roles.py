@@ -67,7 +67,7 @@ class Followed:
 
 
 def write(partition: Partition) -> None:
-    partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     sync(partition)
 
 
@@ -79,8 +79,8 @@ def test_a_new_leader_epoch_makes_a_new_partition_over_the_same_log() -> None:
     second = followed.partition
     assert second is not first
     assert second.log is first.log
-    assert first.offline is not None
-    assert first.offline.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert first.offline_error is not None
+    assert first.offline_error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert second.following is not None
     assert (second.following.leader_id, second.leader_epoch) == (OTHER, 2)
 
@@ -117,7 +117,7 @@ def test_another_minimum_is_told_to_the_leader() -> None:
 def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -> None:
     admission = Admission(ME)
     partitions = ReplicaManager(directory_on(new_disk()), CONFIG, lambda partition: None)
-    partitions.may_lead = admission
+    partitions.may_lead = admission.may_lead
     lone = PartitionState((ME,), ME, 4, (ME,), 0, index=0, revision=1)
     before = image(lone)
     assert list(partitions.open_all(before)) == []
@@ -139,7 +139,7 @@ def test_a_process_leads_nothing_before_it_is_admitted_and_after_another_was() -
         partitions.follow(before, after, CONFIG)
         found, before = partitions.find("orders", 0), after
         assert found is not None
-        assert (found.following is None) == leads
+        assert found.is_leader == leads
     write(found)
 
 
@@ -254,7 +254,7 @@ def test_a_role_waits_for_a_cut_that_is_under_way() -> None:
     followed.see(image(state(THIRD, epoch=3)))
     followed.see(image(state(ME, epoch=4)))
     assert followed.partition is follower
-    assert follower.offline is not None
+    assert follower.offline_error is not None
     cut.run()
     cut.end()
     followed.partitions.truncation_ended(follower)
@@ -295,8 +295,11 @@ def test_a_copy_damaged_during_a_truncation_has_the_leader_epoch_that_waited() -
     assert damaged is followed.partition
     assert damaged is not None
     assert (damaged.leader_epoch, damaged.is_damaged) == (3, True)
-    assert damaged.offline is not None
-    assert (damaged.offline.code, damaged.offline.detail) == (ErrorCode.KAFKA_STORAGE_ERROR, "bit rot")
+    assert damaged.offline_error is not None
+    assert (damaged.offline_error.code, damaged.offline_error.detail) == (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        "bit rot",
+    )
 
 
 def test_an_empty_copy_does_not_lead() -> None:
@@ -313,7 +316,7 @@ def test_an_empty_copy_does_not_lead() -> None:
         write(followed.partition)
     followed.see(image(state(OTHER, epoch=4, isr=(OTHER,)), overrides=MINIMUM_OF_ONE))
     assert followed.partitions.begin_replacement(empty)
-    assert (followed.partition.offline, followed.partition.following is None) == (None, False)
+    assert (followed.partition.offline_error, followed.partition.is_leader) == (None, False)
 
 
 def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> None:
@@ -339,7 +342,7 @@ def test_a_setting_changed_during_a_truncation_holds_for_the_new_leader() -> Non
 
 def test_what_the_last_leader_did_not_flush_is_flushed_for_the_next() -> None:
     followed = Followed(state(ME))
-    followed.partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+    followed.partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
     followed.see(image(state(OTHER, epoch=2)))
     assert followed.dirty[-1] is followed.partition
     assert followed.partition.fetch_position() is None

@@ -23,7 +23,7 @@ from tests.unit.replication.replica_support import (
 
 def waiting(partition: Partition, end: Offset, answers: list[dict[int, ErrorCode]]) -> None:
     wait = ProduceWait(1.0, lambda wait: answers.append(dict(wait.errors)))
-    partition.produce_waits.add(end, wait, 0)
+    partition.high_watermark_waits.add(end, wait, 0)
 
 
 def refusal(call: object, *arguments: object) -> ErrorCode:
@@ -46,7 +46,7 @@ def test_a_producer_is_answered_when_all_in_sync_replicas_have_its_records() -> 
 def test_one_who_waits_for_the_leader_alone_is_answered_when_it_has_the_records() -> None:
     leader = leader_on(new_log())
     answers: list[int] = []
-    leader.local_waits.add(produce(leader), ProduceWait(1.0, lambda wait: answers.append(1)), 0)
+    leader.own_end_waits.add(produce(leader), ProduceWait(1.0, lambda wait: answers.append(1)), 0)
     sync(leader)
     assert answers == [1]
     assert leader.high_watermark == 0
@@ -123,7 +123,7 @@ def test_who_waits_for_a_leadership_that_is_over_is_told() -> None:
     woken: list[int] = []
     end = produce(leader)
     waiting(leader, end, answers)
-    leader.local_waits.add(end, ProduceWait(1.0, lambda wait: local.append(dict(wait.errors))), 0)
+    leader.own_end_waits.add(end, ProduceWait(1.0, lambda wait: local.append(dict(wait.errors))), 0)
     leader.fetch_waits[woken.append] = 3
     leader.resign()
     assert answers == local == [{0: ErrorCode.NOT_LEADER_OR_FOLLOWER}]

@@ -46,7 +46,7 @@ class Scene(SimCluster):
         if not (self.breaks_brokers and any(said in message for said in BUG_EVENTS)):
             super().violate(message, cause)
 
-    async def _run_phases(self) -> None:
+    async def run_phases(self) -> None:
         for node in self.nodes.values():
             node.start()
         await self.until(lambda image: image.admitted == set(self.nodes), START_SECONDS_MAX)

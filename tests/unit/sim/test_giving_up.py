@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.host.metadata_store import Put
-from penstock.metadata.documents import OverridesValue, encode
+from penstock.metadata.documents import OverridesValue, encode_document
 from penstock.metadata.keys import ClusterKeys
 from tests.unit.sim.scene import TOPIC, Scene
 
@@ -31,7 +31,7 @@ def test_a_broker_whose_task_has_ended_ends_its_session(task: str) -> None:
             cluster_member.followers._partitions = None  # type: ignore[assignment]
         else:
             broken.cluster.subscribe(fail)  # type: ignore[arg-type]
-            value = encode(OverridesValue({"consumer.session.timeout.ms": "5000"}))
+            value = encode_document(OverridesValue({"consumer.session.timeout.ms": "5000"}))
             scene.store.transact([], [Put(keys.group_config("g"), value)])
         others = set(scene.nodes) - {broken_id}
         # Nobody waits until its time is up.

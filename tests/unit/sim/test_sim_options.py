@@ -55,9 +55,9 @@ def test_the_help_says_what_holds_if_nothing_is_said(capsys: Screen) -> None:
 @pytest.mark.usefixtures("passing")
 def test_seeds_that_pass_are_counted_in_words(capsys: Screen) -> None:
     assert main([]) == 0
-    assert capsys.readouterr().out.startswith("1 seed, 10 events, 2 batches acknowledged, 5 s simulated ")
+    assert capsys.readouterr().out.startswith("1 seed, 10 steps, 2 batches acknowledged, 5 s simulated ")
     assert main(["--seeds", "3"]) == 0
-    assert capsys.readouterr().out.startswith("3 seeds, 30 events, 6 batches acknowledged, 15 s simulated ")
+    assert capsys.readouterr().out.startswith("3 seeds, 30 steps, 6 batches acknowledged, 15 s simulated ")
 
 
 @pytest.mark.usefixtures("passing")

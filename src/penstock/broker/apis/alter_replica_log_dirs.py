@@ -74,7 +74,7 @@ class AlterReplicaLogDirs:
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition = self._partitions.find(*name)
         if partition is not None:
-            return ErrorCode.NONE if partition.offline is None else ErrorCode.KAFKA_STORAGE_ERROR
+            return ErrorCode.NONE if partition.offline_error is None else ErrorCode.KAFKA_STORAGE_ERROR
         topic = self._cluster.image.topics.get(name.topic)
         exists = topic is not None and 0 <= name.partition < len(topic.partitions)
         return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -25,7 +25,7 @@ from penstock.chunks import chunks
 from penstock.coordinator.outcome import Now
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.limits import GROUPS_REPORTED_PER_TURN
+from penstock.limits import GROUPS_REPORTED_PER_CHUNK
 from penstock.protocol.messages.delete_groups import (
     DELETE_GROUPS,
     DeletableGroupResult,
@@ -45,14 +45,14 @@ class DeleteGroups:
         self, request: DeleteGroupsRequest, context: RequestContext
     ) -> DeferredReply | Coroutine[Any, Any, DeleteGroupsResponse]:
         names = list(dict.fromkeys(request.groups_names))
-        if len(names) > GROUPS_REPORTED_PER_TURN:
+        if len(names) > GROUPS_REPORTED_PER_CHUNK:
             return self._many(names, context)
         return self._delete(names, context, _response)
 
     async def _many(self, names: list[str], context: RequestContext) -> DeleteGroupsResponse:
         """Delete a few groups at a time, and let other requests run in between."""
         results: list[DeletableGroupResult] = []
-        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
+        for some in chunks(names, GROUPS_REPORTED_PER_CHUNK):
             results += await reply_of(self._delete(some, context, list))
             await asyncio.sleep(0)
         return _response(results)

@@ -121,8 +121,8 @@ class DeleteRecords:
         if topic.internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} is internal")
         partition.require_online()
-        if partition.read_only is not None:
-            raise ApiError(partition.read_only.code, partition.read_only.detail)
+        if partition.read_only_error is not None:
+            raise ApiError(partition.read_only_error.code, partition.read_only_error.detail)
         if partition.config.cleanup_policy == {CleanupPolicy.COMPACT}:
             raise ApiError(ErrorCode.POLICY_VIOLATION, f"{name.topic} is only compacted")
         return partition

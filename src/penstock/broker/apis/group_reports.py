@@ -21,7 +21,7 @@ from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import (
     GROUP_REPORTS_AT_ONCE,
-    GROUP_REPORTS_PER_QUESTION,
+    GROUP_REPORTS_PER_CHUNK,
     HTTP_GROUPS_LISTED_MAX,
     METRICS_GROUP_PARTITIONS_MAX,
 )
@@ -42,7 +42,7 @@ class GroupReports:
         if context.cluster_denied:
             return GroupReportsResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if (
-            len(request.group_ids) > GROUP_REPORTS_PER_QUESTION
+            len(request.group_ids) > GROUP_REPORTS_PER_CHUNK
             or request.names_max > HTTP_GROUPS_LISTED_MAX + 1
             or request.partitions_max > METRICS_GROUP_PARTITIONS_MAX
         ):

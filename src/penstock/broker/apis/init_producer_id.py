@@ -21,7 +21,7 @@ from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.context import RequestContext
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.controller.decision import Decision
-from penstock.controller.topics import ProducerIdBlock, next_producer_id_block
+from penstock.controller.producer_ids import ProducerIdBlock, next_producer_id_block
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.init_producer_id import (

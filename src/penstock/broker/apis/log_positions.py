@@ -18,7 +18,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.groups.log_positions import LogPositionLookup
 from penstock.broker.served_api import ON_CLUSTER, ServedApi, cluster_name
 from penstock.errors import ErrorCode
-from penstock.limits import LOG_POSITIONS_PER_QUESTION, PEER_POSITIONS_AT_ONCE
+from penstock.limits import LOG_POSITIONS_PER_CHUNK, PEER_POSITIONS_AT_ONCE
 from penstock.protocol.messages.log_positions import LOG_POSITIONS, LogPositionsRequest, LogPositionsResponse
 from penstock.security.access import Operation
 
@@ -33,7 +33,7 @@ class LogPositions:
     async def __call__(self, request: LogPositionsRequest, context: RequestContext) -> LogPositionsResponse:
         if context.cluster_denied:
             return LogPositionsResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        if len(request.partitions) > LOG_POSITIONS_PER_QUESTION:
+        if len(request.partitions) > LOG_POSITIONS_PER_CHUNK:
             return LogPositionsResponse(ErrorCode.POLICY_VIOLATION, "too many partitions for one question")
         async with self._turns:
             return LogPositionsResponse(partitions=await self._positions.local_positions(request.partitions))

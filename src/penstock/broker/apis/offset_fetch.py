@@ -37,7 +37,7 @@ from penstock.broker.groups.offset_fetch_reply import (
 from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import GROUP, ServedApi
-from penstock.limits import GROUPS_REPORTED_PER_TURN, OFFSETS_PER_TURN
+from penstock.limits import GROUPS_REPORTED_PER_CHUNK, OFFSETS_PER_CHUNK
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.messages.offset_fetch import (
     OFFSET_FETCH,
@@ -105,10 +105,10 @@ def _is_long(wanted: Sequence[OffsetFetchRequestGroup]) -> bool:
     """Whether the reply is, or may be, long: then it is built in chunks, and other requests run in
     between.
     """
-    if len(wanted) > GROUPS_REPORTED_PER_TURN or any(group.topics is None for group in wanted):
+    if len(wanted) > GROUPS_REPORTED_PER_CHUNK or any(group.topics is None for group in wanted):
         return True
     topics = (topic for group in wanted for topic in group.topics or ())
-    return sum(len(topic.partition_indexes) for topic in topics) > OFFSETS_PER_TURN
+    return sum(len(topic.partition_indexes) for topic in topics) > OFFSETS_PER_CHUNK
 
 
 def _response(groups: list[OffsetFetchResponseGroup], version: int) -> OffsetFetchResponse:

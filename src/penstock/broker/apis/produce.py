@@ -12,6 +12,7 @@ Behaviour
               only VALIDATION_WAIT_MS_MAX counts
     batches   more than PRODUCE_BATCHES_MAX close the connection
 Versions
+    0 to 2 (old message formats) are rejected, as in Kafka
     3   record batch format 2           8   record errors and a message
     5   log start offset                9   flexible encoding
     7   zstd (76 before)               13   topic ids instead of names
@@ -20,10 +21,9 @@ Differs from Kafka
     G11 a compression type above 4 is rejected with INVALID_RECORD, not UNKNOWN_SERVER_ERROR
     G18 a batch is not decoded: a malformed record in a valid batch is stored
     G19 a partition named twice in one request is appended to twice
+    G21 a batch whose timestamp type is LogAppendTime is rejected
     G24 at most RECORDS_NAMED_MAX records of a request are named
     there are no transactions yet: a transactional batch is rejected with INVALID_TXN_STATE
-    G21 a batch whose timestamp type is LogAppendTime is rejected
-    versions 0 to 2 (old message formats) are rejected, as in Kafka
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Decisions are pure functions of an image (`controller/`). This module carries them out.
 
 Rule 1: changes run one after another, so that no decision of this broker rests on an image that another
-        change of this broker is about to replace. `propose` skips the queue; it is for decisions that may
+        change of this broker is about to replace. `commit_once` skips the queue; it is for decisions that may
         meet a conflict without harm.
 Rule 2: a decision function that raises fails only its own request; the queue continues with the next one.
 Rule 3: the store compares the revisions behind a commit, but it cannot compare the revisions behind a
@@ -29,8 +29,8 @@ from penstock.host.metadata_store import (
     require_well_formed,
 )
 from penstock.limits import (
+    METADATA_COMMITS_AT_ONCE_MAX,
     METADATA_CONFLICTS_MAX,
-    METADATA_PROPOSALS_MAX,
     METADATA_TRIES_MAX,
     METADATA_UNAVAILABLE_PAUSE_MS,
 )
@@ -69,7 +69,7 @@ class ChangeQueue:
         self._make_room = make_room
         self._report = report
         self._changes: asyncio.Queue[_QueuedChange] = asyncio.Queue(size_max)
-        self._proposals = asyncio.Semaphore(METADATA_PROPOSALS_MAX)
+        self._unqueued = asyncio.Semaphore(METADATA_COMMITS_AT_ONCE_MAX)
         self._has_ended = False
 
     async def change(self, decide: Decide, *, is_current: bool) -> ClusterImage:
@@ -82,13 +82,13 @@ class ChangeQueue:
             self.require_not_ended()
         return await outcome
 
-    async def propose(self, decision: Decision) -> CommittedTransaction | Conflict:
+    async def commit_once(self, decision: Decision) -> CommittedTransaction | Conflict:
         """Commit a decision in one attempt, without the queue (Rule 1).
 
         Returns a commit when this broker has applied it.
         StoreUnavailable: the outcome is unknown, and the store may still commit the decision.
         """
-        async with self._proposals:
+        async with self._unqueued:
             outcome = await self._commit(transactions_of(decision, self._store.changes_max))
         if isinstance(outcome, CommittedTransaction) and outcome.has_changed:
             await self._published.wait_for(outcome.revision)

@@ -37,7 +37,7 @@ from penstock.host.metadata_store import MetadataStore, StoreRejected, StoreUnav
 from penstock.host.tasks import Tasks
 from penstock.host.tls import ClientTls
 from penstock.limits import BROKER_ADMISSION_MS_MAX, BROKER_DRAIN_MS_MAX
-from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, new_id
+from penstock.log.data_directory import NOT_ADMITTED, DataDirectory, new_id
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys
@@ -173,7 +173,7 @@ class ClusterMember:
                 return
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        if self._admission.epoch != NO_BROKER_EPOCH:
+        if self._admission.epoch != NOT_ADMITTED:
             self._directory.broker_epoch = self._admission.epoch
         self._directory.store_progress = store_progress_of(self._cluster.latest, after.revision)
         self._wakeup.set()
@@ -195,7 +195,7 @@ class ClusterMember:
             )
 
     def _is_admitted(self) -> bool:
-        return self._admission.holds(self._cluster.image)
+        return self._admission.is_admitted_in(self._cluster.image)
 
     def not_admitted(self) -> str | None:
         """Reason why this broker is not ready; None if the cluster has admitted it."""

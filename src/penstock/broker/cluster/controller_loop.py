@@ -5,7 +5,7 @@ change of the image, and every UPKEEP_MS when nothing changes, and commits the w
 
 Rule 1: the loop keeps no state except the partitions that may need work. A broker that becomes controller
         checks all partitions.
-Rule 2: a transaction that meets a conflict is retried in halves (`propose_by_halves`). A decision that
+Rule 2: a transaction that meets a conflict is retried in halves (`commit_by_halves`). A decision that
         conflicts alone, or that was not tried after many conflicts, is decided again on a newer image.
 Rule 3: every decision compares the controller's term. A former controller that has not applied the change
         of controller yet cannot change anything.
@@ -43,7 +43,7 @@ from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.types import TopicId
 
-Propose = Callable[[Decision], Awaitable[CommittedTransaction | Conflict]]
+CommitOnce = Callable[[Decision], Awaitable[CommittedTransaction | Conflict]]
 
 
 class ControllerLoop:
@@ -144,7 +144,7 @@ class ControllerLoop:
         own = image.brokers.get(self._broker_id)
         if session is None or own is None or own.live is None or own.is_draining:
             return False
-        outcome = await self._cluster.propose(become_controller(image, self._broker_id, session))
+        outcome = await self._cluster.commit_once(become_controller(image, self._broker_id, session))
         if isinstance(outcome, Conflict):
             await self._cluster.wait_for_conflict(outcome, image)
         return True
@@ -154,27 +154,27 @@ class ControllerLoop:
     async def _carry_out(self, work: UpkeepStep, image: ClusterImage) -> None:
         self._log.info("controller.acts", task=work.task, decisions=len(work.decisions))
         for group in batched(work.decisions, self._changes_max):
-            conflict = await propose_by_halves(self._cluster.propose, group)
+            conflict = await commit_by_halves(self._cluster.commit_once, group)
             if conflict is not None:
                 await self._cluster.wait_for_conflict(conflict, image)
 
 
-async def propose_by_halves(
-    propose: Propose, group: Sequence[Decision], conflicts_max: int = UPKEEP_CONFLICTS_MAX
+async def commit_by_halves(
+    commit_once: CommitOnce, group: Sequence[Decision], conflicts_max: int = UPKEEP_CONFLICTS_MAX
 ) -> Conflict | None:
-    """Propose all decisions of a group together, and the halves of those that meet a conflict.
+    """Commit all decisions of a group together, and the halves of those that meet a conflict.
 
-    Returns the last conflict. The number of proposals grows with the logarithm of the group's size for each
-    decision that conflicts: with a slow store, a proposal for each decision would leave partitions without a
+    Returns the last conflict. The number of attempts grows with the logarithm of the group's size for each
+    decision that conflicts: with a slow store, an attempt for each decision would leave partitions without a
     leader for minutes. A conflict that all decisions share (the controller's term, a broker's session) would
     divide the group down to single decisions, so that after `conflicts_max` conflicts nothing more is
-    proposed.
+    tried.
     """
     conflict: Conflict | None = None
     conflicts, left = 0, [group]
     while left and conflicts < conflicts_max:
         part = left.pop()
-        outcome = await propose(merged(part))
+        outcome = await commit_once(merged(part))
         if not isinstance(outcome, Conflict):
             continue
         conflict, conflicts = outcome, conflicts + 1

@@ -54,7 +54,7 @@ from penstock.limits import (
 from penstock.log.data_directory import DataDirectory, Inventory
 from penstock.metadata import levels
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import Endpoint, FeaturesValue, encode
+from penstock.metadata.documents import Endpoint, FeaturesValue, encode_document
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.observability.logs import Log
 from penstock.replication.roles import Admission
@@ -90,7 +90,7 @@ async def agree_on_cluster(store: MetadataStore, known: str | None, draw: Callab
 
 def _founding(cluster_id: str) -> list[Put]:
     """Documents of a new cluster, at the newest feature level: no older broker is a member yet."""
-    level = encode(FeaturesValue({levels.FEATURE: levels.NEWEST}))
+    level = encode_document(FeaturesValue({levels.FEATURE: levels.NEWEST}))
     return [Put(CLUSTER_ID_KEY, cluster_id.encode()), Put(ClusterKeys(cluster_id).features, level)]
 
 

@@ -23,7 +23,7 @@ from penstock.host.metadata_store import CommittedTransaction, Conflict, Event, 
 from penstock.host.tasks import Tasks
 from penstock.limits import GROUPS_WITH_SETTINGS_MAX, METADATA_CHANGES_QUEUED_MAX
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import PartitionValue, decode
+from penstock.metadata.documents import PartitionValue, decode_document
 from penstock.metadata.keys import ClusterKeys
 from penstock.types import TopicId
 
@@ -122,9 +122,9 @@ class MetadataService:
         """
         return await self._queue.change(decide, is_current=is_current or self._is_alone)
 
-    async def propose(self, decision: Decision) -> CommittedTransaction | Conflict:
-        """Commit a decision in one attempt, without the queue of changes (`ChangeQueue.propose`)."""
-        return await self._queue.propose(decision)
+    async def commit_once(self, decision: Decision) -> CommittedTransaction | Conflict:
+        """Commit a decision in one attempt, without the queue of changes (`ChangeQueue.commit_once`)."""
+        return await self._queue.commit_once(decision)
 
     async def wait_for_conflict(self, conflict: Conflict, decided_on: ClusterImage) -> None:
         """Returns when this broker has applied the change that a proposal conflicted with.
@@ -157,7 +157,7 @@ class MetadataService:
         entry = (await self._store.read(key)).entries.get(key)
         if entry is None:
             return None
-        value = decode(PartitionValue, key, entry.value)
+        value = decode_document(PartitionValue, key, entry.value)
         return value.leader, value.leader_epoch
 
     async def run(self) -> None:

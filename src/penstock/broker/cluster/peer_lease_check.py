@@ -66,9 +66,9 @@ class PeerLeaseCheck:
                 continue
             refusals = refusals + 1 if await self._is_refused(node_id) else 0
             if refusals == PEER_LEASE_REJECTIONS_MIN and not self._admission.is_deposed:
-                self._depose(node_id)
+                self.depose(node_id)
 
-    def _depose(self, node_id: int) -> None:
+    def depose(self, node_id: int) -> None:
         self._log.warning("broker.deposed", help="other brokers lead until the metadata store answers")
         # The admission first: `recheck_leadership` evaluates it. Nothing awaits in between, so that no client
         # gets a reply from a half-deposed broker.
@@ -86,10 +86,10 @@ class PeerLeaseCheck:
     async def _is_refused(self, node_id: int) -> bool:
         """Check whether any broker rejects this broker's epoch. A broker that does not reply counts as no."""
         others = [broker_id for broker_id in self._cluster.image.sessions if broker_id != node_id]
-        answers = await asyncio.gather(*(self._is_rejected_by(broker_id, node_id) for broker_id in others))
+        answers = await asyncio.gather(*(self.is_rejected_by(broker_id, node_id) for broker_id in others))
         return any(answers)
 
-    async def _is_rejected_by(self, broker_id: int, node_id: int) -> bool:
+    async def is_rejected_by(self, broker_id: int, node_id: int) -> bool:
         broker = self._cluster.image.brokers.get(broker_id)
         endpoint = broker.endpoints.get(self._link.listener) if broker is not None else None
         if endpoint is None:

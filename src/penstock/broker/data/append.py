@@ -128,7 +128,7 @@ class BatchAppender:
             if error is not None:
                 raise error
             assert result is not None, "a validation has a result or an error"
-            return partition.store(result)
+            return partition.append_validated(result)
         except (StorageFull, StorageFailed, ApiError) as problem:
             return self._rejection(partition, problem, request)
 

@@ -196,7 +196,7 @@ class FetchReader:
         self._partitions = partitions
         self._cold_reads = cold_reads
         self._followers = followers
-        self._cold_budget = MemoryBudget(bytes_total_max)
+        self.cold_budget = MemoryBudget(bytes_total_max)
 
     def find(self, key: FetchPartitionKey) -> Partition | None:
         if key.topic:
@@ -219,7 +219,7 @@ class FetchReader:
                 and ready.high_watermark == partition.high_watermark
                 and ready.isolation_level == empty_reply_key
                 and ready.log_start_offset == partition.log.log_start_offset
-                and partition.offline is None
+                and partition.offline_error is None
             ):
                 add(ready)
                 continue
@@ -271,10 +271,10 @@ class FetchReader:
                 result.answers.append(data)
             return result
         finally:
-            self._cold_budget.release(need)
+            self.cold_budget.release(need)
 
     async def _take_memory(self, need: int) -> None:
-        if self._cold_budget.take(need):
+        if self.cold_budget.try_take(need):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         was_granted = False
@@ -285,15 +285,15 @@ class FetchReader:
             if not turn.done():  # already cancelled, but the cancellation has not been delivered yet
                 turn.set_result(None)
 
-        self._cold_budget.wait(need, granted)
+        self.cold_budget.wait(need, granted)
         try:
             await turn
         except asyncio.CancelledError:
-            self._cold_budget.forget(granted)
+            self.cold_budget.forget(granted)
             # The grant and the cancellation can cross. The bytes were taken for this fetch, so they are given
             # back.
             if was_granted:
-                self._cold_budget.release(need)
+                self.cold_budget.release(need)
             raise
 
     def _read(
@@ -301,7 +301,7 @@ class FetchReader:
     ) -> PartitionData | ColdRead:
         partition, target.empty_reply = target.partition, None
         try:
-            if partition is None or partition.offline is not None or context.denied:
+            if partition is None or partition.offline_error is not None or context.denied:
                 target.partition = partition = self._authorised(target.key, context)
             found = self._found_in(partition, target.params, result)
         except ApiError as rejection:
@@ -388,7 +388,7 @@ class FetchReader:
             if diverging is not None:
                 return _without_records(partition, diverging)
         offset = Offset(params.fetch_offset)
-        if offset == partition.high_watermark and partition.offline is None:
+        if offset == partition.high_watermark and partition.offline_error is None:
             return NO_RECORDS  # usual case: the consumer has read everything that is visible
         limit = min(params.partition_max_bytes, result.bytes_left)
         return partition.read(offset, limit, at_least_one=result.size == 0)

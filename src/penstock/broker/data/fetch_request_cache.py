@@ -43,7 +43,7 @@ from penstock.limits import (
     FETCH_REPEATS_PER_CONNECTION_MAX,
     FETCH_REPEATS_TOPIC_PARTITIONS,
 )
-from penstock.protocol.decoders import varint
+from penstock.protocol.decoders import unsigned_varint
 from penstock.protocol.frames import RequestHeader
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from penstock.protocol.schema import Struct
@@ -170,12 +170,12 @@ class FetchRequestCache:
         runs: list[TopicRun] = []
         replaced: list[FetchTarget] = []
         try:
-            count, position = varint(data, pattern.topics_at)
+            count, position = unsigned_varint(data, pattern.topics_at)
             if not 0 < count - 1 <= 2 * len(self._topics):  # a topic may appear in two runs
                 return None
             for _ in range(count - 1):
                 topic = self._topics.get(data[position : position + _ID_BYTES])
-                size, position = varint(data, position + _ID_BYTES)
+                size, position = unsigned_varint(data, position + _ID_BYTES)
                 stop = position + (size - 1) * _ENTRY.size
                 if topic is None or not position <= stop < end or data[stop : stop + 1] != _NO_TAGS:
                     return None

@@ -196,7 +196,7 @@ class PendingFetch:
 
     def _has_enough(self) -> bool:
         """Whether the missing bytes have arrived, or a partition failed."""
-        has_failed = any(partition.offline is not None for partition in self._watched)
+        has_failed = any(partition.offline_error is not None for partition in self._watched)
         return has_failed or self._shown_bytes() >= self._wake_at_bytes
 
     def _time_is_up(self) -> None:

@@ -128,7 +128,7 @@ class PendingProduce(ProduceWait):
 
     def wait_for_acknowledgement(self, waiting: UnacknowledgedAppends) -> DeferredReply:
         for number, partition, appended in waiting:
-            waits = partition.local_waits if self._acks == ACKS_LEADER else partition.produce_waits
+            waits = partition.own_end_waits if self._acks == ACKS_LEADER else partition.high_watermark_waits
             waits.add(appended.end_offset, self, number)
         return self._later
 

@@ -6,7 +6,7 @@ loop if it ran at once. Such a command runs in chunks, and each chunk is a comma
 Rule 1: while a chunked command runs, all other commands of that group wait, in order of arrival. So no client
         sees a half-executed command, except after a crash.
 Rule 2: the chunks of all groups share each iteration of the event loop: together they make at most about
-        STATE_RECORDS_PER_TURN records per iteration.
+        STATE_RECORDS_PER_CHUNK records per iteration.
 Rule 3: a chunk begins when the records of the previous chunk are committed. The first rejected chunk ends the
         command.
 Rule 4: a chunked command runs to its end even if its client has disconnected.
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.errors import ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.limits import STATE_RECORDS_PER_TURN
+from penstock.limits import STATE_RECORDS_PER_CHUNK
 
 GroupCommand = Callable[[GroupStateMachine, WaitingRequest, Now], CommandOutcome]
 MakeRejection = Callable[[ErrorCode, str], Any]
@@ -130,6 +130,6 @@ class GroupCommandQueue:
     def _run_steps(self) -> None:
         self._is_scheduled = False
         records = 0
-        while self._steps and records < STATE_RECORDS_PER_TURN:
+        while self._steps and records < STATE_RECORDS_PER_CHUNK:
             records += self._steps.popleft()()
         self._schedule()

@@ -22,7 +22,7 @@ from penstock.broker.groups.group_lag import ChosenGroups, GroupLagReporter, Gro
 from penstock.chunks import chunks
 from penstock.coordinator.shard_placement import shard_of
 from penstock.errors import ApiError, ErrorCode
-from penstock.limits import GROUP_PAGES_AT_ONCE, GROUP_REPORTS_PER_QUESTION, PEER_REPORTS_MS_MAX
+from penstock.limits import GROUP_PAGES_AT_ONCE, GROUP_REPORTS_PER_CHUNK, PEER_REPORTS_MS_MAX
 from penstock.metadata.cluster_image import GROUP_TOPIC, NO_NODE
 from penstock.protocol.messages.group_reports import (
     GROUP_REPORTS,
@@ -166,7 +166,7 @@ class ClusterGroups:
         if node == self._node_id:
             return await self._own.reports_of(names)
         reports: list[GroupReport | None] = []
-        for some in chunks(names, GROUP_REPORTS_PER_QUESTION):
+        for some in chunks(names, GROUP_REPORTS_PER_CHUNK):
             answer = await self._send(node, GroupReportsRequest(group_ids=list(some)))
             if len(answer.reports) != len(some):
                 raise PeerUnavailable(node, "it answered something else")

@@ -38,7 +38,7 @@ from penstock.limits import (
     COORDINATOR_ROOM_CHECK_MS_MAX,
     DECOMPRESSED_BYTES_MAX,
     LOAD_BYTES_AT_ONCE,
-    LOAD_RECORDS_PER_TURN,
+    LOAD_RECORDS_PER_CHUNK,
     UNREADABLE_RECORDS_TOLD_MAX,
 )
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead
@@ -208,8 +208,9 @@ class CoordinatorRuntime(Generic[State]):
 
 
 def _is_led(partition: Partition) -> bool:
-    return partition.following is None and (
-        partition.offline is None or partition.offline.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return partition.is_leader and (
+        partition.offline_error is None
+        or partition.offline_error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
 
 
@@ -258,7 +259,7 @@ class ShardRunner(Generic[State]):
 
     def append_failed(self, reason: Exception) -> None:
         dependencies, after_ms = self._dependencies, self._dependencies.limits.reload_ms
-        if self.shard.partition.offline is not None and not _is_led(self.shard.partition):
+        if self.shard.partition.offline_error is not None and not _is_led(self.shard.partition):
             return  # this broker no longer leads the partition, or in a new epoch: `_refresh` handles both
         dependencies.log.warning(
             "coordinator.broken", partition=self.shard.partition.name, reason=str(reason)
@@ -360,7 +361,7 @@ class ShardRunner(Generic[State]):
             for key, (value, timestamp) in latest.items():
                 state.replay(StateRecord(key, value), timestamp)
                 count += 1
-                if count % LOAD_RECORDS_PER_TURN == 0:
+                if count % LOAD_RECORDS_PER_CHUNK == 0:
                     await asyncio.sleep(0)
         return count
 
@@ -386,7 +387,7 @@ class ShardRunner(Generic[State]):
                     latest.pop(record.key, None)  # inserted again at the end: the dict keeps log order
                     latest[record.key] = record.value, record.timestamp
                 count += 1
-                if count % LOAD_RECORDS_PER_TURN == 0:
+                if count % LOAD_RECORDS_PER_CHUNK == 0:
                     await asyncio.sleep(0)
             offset = found.next_offset
         return latest
@@ -428,15 +429,15 @@ async def _until_committed(partition: Partition) -> Offset:
     end = partition.log.log_end_offset
     if end <= partition.high_watermark:
         return end
-    if partition.read_only is not None:
-        raise partition.read_only.again()  # the high watermark cannot advance: waiting would not end
+    if partition.read_only_error is not None:
+        raise partition.read_only_error.again()  # the high watermark cannot advance: waiting would not end
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(wait: ProduceWait) -> None:
         if not outcome.cancelled():
             outcome.set_result(wait.errors)
 
-    partition.produce_waits.add(end, ProduceWait(float("inf"), done), 0)
+    partition.high_watermark_waits.add(end, ProduceWait(float("inf"), done), 0)
     if errors := await outcome:
         raise ApiError(next(iter(errors.values())), "the disk did not take what is in the log")
     return end

@@ -31,7 +31,7 @@ from penstock.limits import (
     GROUP_RATE_PARTITIONS_MAX,
     GROUP_RATE_WINDOW_MS,
     GROUP_REPLIES_AT_ONCE,
-    GROUPS_REPORTED_PER_TURN,
+    GROUPS_REPORTED_PER_CHUNK,
     STATE_COMMAND_BYTES_MAX,
 )
 from penstock.metadata.cluster_image import GROUP_TOPIC, ClusterImage
@@ -91,7 +91,7 @@ def group_coordinator_runtime(
         if changes.created or changes.deleted or changes.grown:
             shards.broadcast(lambda state, now: state.topics_changed(now))
         if changes.deleted:
-            shards.broadcast(lambda state, now: state.topics_deleted(now))
+            shards.broadcast(lambda state, now: state.schedule_expiry_scan(now))
 
     shards.open(cluster.image)
     cluster.subscribe(follow)
@@ -187,8 +187,8 @@ class GroupCoordinator:
         return combined.later
 
     async def query_in_chunks(self, questions: Sequence[GroupLookup]) -> AsyncIterator[Any]:
-        """Run many queries, GROUPS_REPORTED_PER_TURN at a time, and yield to the event loop in between."""
-        for some in chunks(questions, GROUPS_REPORTED_PER_TURN):
+        """Run many queries, GROUPS_REPORTED_PER_CHUNK at a time, and yield to the event loop in between."""
+        for some in chunks(questions, GROUPS_REPORTED_PER_CHUNK):
             await asyncio.sleep(0)
             for answer in await reply_of(self.query_each(some, list)):
                 yield answer

@@ -14,7 +14,7 @@ from penstock.broker.router import DeferredReply
 from penstock.coordinator.outcome import Now
 from penstock.errors import ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.limits import GROUPS_REPORTED_PER_TURN
+from penstock.limits import GROUPS_REPORTED_PER_CHUNK
 from penstock.protocol.messages.consumer_group_describe import DescribedConsumerGroup
 from penstock.protocol.messages.describe_groups import DescribedGroup
 from penstock.security.access import GROUP_OPERATIONS, Resource, ResourceType
@@ -59,6 +59,6 @@ def describe_groups(
             lookups = list(map(lookup, dict.fromkeys(group_ids)))
             return kind.response([described async for described in groups.query_in_chunks(lookups)])
 
-    if len(group_ids) > GROUPS_REPORTED_PER_TURN:
+    if len(group_ids) > GROUPS_REPORTED_PER_CHUNK:
         return describe_many()
     return groups.query_each(list(map(lookup, dict.fromkeys(group_ids))), kind.response)

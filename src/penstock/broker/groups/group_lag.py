@@ -7,7 +7,7 @@ log start offset, high watermark, and the age of the first record that the group
 The broker's own metrics cover only these groups, so that each group has time series on one broker of the
 cluster. `cluster_groups.py` reports all groups of the cluster on every broker.
 
-Rule: many groups are processed GROUPS_REPORTED_PER_TURN at a time, and the event loop runs in between.
+Rule: many groups are processed GROUPS_REPORTED_PER_CHUNK at a time, and the event loop runs in between.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from penstock.groups.offsets.lag import (
     records_behind,
 )
 from penstock.host.clock import Clock
-from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_TURN
+from penstock.limits import GROUP_REPORTS_AT_ONCE, GROUPS_REPORTED_PER_CHUNK
 from penstock.protocol.messages.log_positions import FoundPosition, WantedPosition
 from penstock.types import NO_TIMESTAMP, Offset, TopicPartition
 
@@ -100,7 +100,7 @@ class GroupLagReporter:
         ApiError: a shard is loading, or another broker coordinates a group.
         """
         reports: list[GroupReport | None] = []
-        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
+        for some in chunks(names, GROUPS_REPORTED_PER_CHUNK):
             statuses = await self._statuses(some, _NO_GROUP)
             found = iter(await self._build_reports([status for status in statuses if status is not None]))
             reports += [None if status is None else next(found) for status in statuses]
@@ -126,7 +126,7 @@ class GroupLagReporter:
         async with self._slots:
             chosen = await self.choose(partitions_max)
             reports: list[GroupReport] = []
-            for some in chunks(chosen.names, GROUPS_REPORTED_PER_TURN):
+            for some in chunks(chosen.names, GROUPS_REPORTED_PER_CHUNK):
                 reports += await self._build_reports(
                     [each for each in await self._statuses(some, _MOVED) if each]
                 )
@@ -150,7 +150,7 @@ class GroupLagReporter:
     async def _choose_groups(self, names: Sequence[str], partitions_max: int) -> list[str]:
         """All groups if they fit; else the groups with the most lag, so that none of these is missed."""
         groups: list[tuple[str, GroupOffsets]] = []
-        for some in chunks(names, GROUPS_REPORTED_PER_TURN):
+        for some in chunks(names, GROUPS_REPORTED_PER_CHUNK):
             found = await self._query_each(
                 some, lambda state, name, now: state.offsets.of_group(name), _MOVED
             )
@@ -163,7 +163,7 @@ class GroupLagReporter:
         sizes: list[_Size] = []
         for number, (name, offsets) in enumerate(groups, 1):
             sizes.append(self._size(name, offsets, spans))
-            if number % GROUPS_REPORTED_PER_TURN == 0:
+            if number % GROUPS_REPORTED_PER_CHUNK == 0:
                 await asyncio.sleep(0)
         room, chosen = partitions_max, []
         for _, name, partitions in sorted(sizes):
@@ -179,7 +179,7 @@ class GroupLagReporter:
         for number, (_, offsets) in enumerate(groups, 1):
             for name, of_topic in offsets.items():
                 committed.setdefault(name, set()).update(of_topic)
-            if number % GROUPS_REPORTED_PER_TURN == 0:
+            if number % GROUPS_REPORTED_PER_CHUNK == 0:
                 await asyncio.sleep(0)
         topics = self._cluster.image.topics
         places = [

@@ -19,7 +19,7 @@ from penstock.chunks import chunks
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.offsets.lag import LogSpan
 from penstock.limits import (
-    LOG_POSITIONS_PER_QUESTION,
+    LOG_POSITIONS_PER_CHUNK,
     PEER_POSITION_MS_MAX,
     PEER_POSITIONS_AT_ONCE,
     PEER_POSITIONS_MS_MAX,
@@ -98,7 +98,7 @@ class LogPositionLookup:
         try:
             # The timeout includes the wait for the semaphore, so that a page never takes longer than this.
             async with asyncio.timeout(PEER_POSITIONS_MS_MAX / 1000), self._questions:
-                if len(queries) <= LOG_POSITIONS_PER_QUESTION:
+                if len(queries) <= LOG_POSITIONS_PER_CHUNK:
                     await self._ask_in_chunks(self._peers, leader, queries, every, found)
                     return found
                 # Timestamps may need disk reads on the leader. So request log start and end of all partitions
@@ -121,7 +121,7 @@ class LogPositionLookup:
         found: list[FoundPosition],
     ) -> None:
         """Request the numbered queries in chunks, and store the results in `found` at the same numbers."""
-        for some in chunks(numbers, LOG_POSITIONS_PER_QUESTION):
+        for some in chunks(numbers, LOG_POSITIONS_PER_CHUNK):
             positions = await self._query_leader(peers, leader, [queries[number] for number in some])
             for number, position in zip(some, positions, strict=True):
                 found[number] = position
@@ -142,7 +142,7 @@ class LogPositionLookup:
         found: list[FoundPosition] = []
         waiting: list[tuple[int, TimestampQuery]] = []
         for number, question in enumerate(queries):
-            if number % LOG_POSITIONS_PER_QUESTION == 0:
+            if number % LOG_POSITIONS_PER_CHUNK == 0:
                 await asyncio.sleep(0)  # there may be a hundred thousand queries: yield to the event loop
             position, time = self._look_up(question)
             found.append(position)
@@ -159,7 +159,7 @@ class LogPositionLookup:
         partition = self._partitions.find_by_id(question.topic_id, question.partition)
         if partition is None:
             return UNKNOWN, None
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return OFFLINE, None
         try:
             # A new leader's high watermark may be behind the previous leader's until it has been confirmed.

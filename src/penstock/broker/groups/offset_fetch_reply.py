@@ -1,8 +1,8 @@
 """OffsetFetch responses of groups: an immediate lookup, and a response that is built in chunks.
 
 The lookup is cheap: it copies references to the committed offsets at one moment. Building and encoding the
-response takes longer, and happens OFFSETS_PER_TURN partitions at a time. Both steps take bytes from the reply
-budget, because a short request may have a very long response.
+response takes longer, and happens OFFSETS_PER_CHUNK partitions at a time. Both steps take bytes from the
+reply budget, because a short request may have a very long response.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
 from penstock.groups.offsets.committed_offsets import OffsetAndMetadata
-from penstock.limits import OFFSETS_PER_TURN
+from penstock.limits import OFFSETS_PER_CHUNK
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.protocol.compiler import encoder
 from penstock.protocol.messages.offset_fetch import (
@@ -184,7 +184,7 @@ def reply_in_chunks(
                 reply = _partition_reply(index, committed, code)
                 answers.append(EncodedPartition(encoded=bytes(encode(reply)[0])) if is_long else reply)
                 count += 1
-                if count % OFFSETS_PER_TURN == 0:
+                if count % OFFSETS_PER_CHUNK == 0:
                     yield None
             if answers or is_requested:
                 answer.topics.append(OffsetFetchResponseTopic(name, topic_id, answers))

@@ -39,7 +39,7 @@ class TimestampQuery(NamedTuple):
         """Check again right before the read: retention and failures continue while a query waits."""
         partition = self.partition
         is_there = partition.log.log_start_offset <= self.offset < partition.high_watermark
-        return is_there and partition.offline is None
+        return is_there and partition.offline_error is None
 
 
 class _CachedTimestamp(NamedTuple):

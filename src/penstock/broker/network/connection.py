@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, cast
 from penstock.broker.apis.api_versions import unsupported_version_reply
 from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_request_cache import FetchCacheBudget, FetchRequestCache
-from penstock.broker.network.frame_memory import FrameMemory, memory_cost
+from penstock.broker.network.frame_memory import FrameMemory, held_byte_seconds
 from penstock.broker.network.memory_budget import MEMORY_LIMITS, MemoryBudget, MemoryBudgets, MemoryLimits
 from penstock.broker.network.rejection_throttle import RejectionThrottle
 from penstock.broker.network.reply_writer import ReplyWriter
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             return  # TLS delivers bytes that it had decrypted before it learned of the close
         if self._receiver.is_unfinished:
             if (data := self._receiver.received_into_frame(nbytes)) is not None:
-                self._handle_received(self._own_is_full, data)
+                self._handle_received(self._own_buffer_filled, data)
         else:
             self._handle_received(self._accept_frames, self._shared.receive_view[:nbytes])
 
@@ -238,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since = self._loop.time()
         self._memory.keep(rest, need)
 
-    def _own_is_full(self, data: memoryview) -> None:
+    def _own_buffer_filled(self, data: memoryview) -> None:
         if len(data) == FRAME_PREFIX_BYTES:  # the frame size is known only now
             self._receiver.release_frame()
             self._memory.release_taken()
@@ -278,13 +278,13 @@ class Connection(asyncio.BufferedProtocol):
     def waits_for_client(self, budget: MemoryBudget) -> bool:
         return self._memory.waits_for_client(budget)
 
-    def memory_cost(self, budget: MemoryBudget, now: float) -> float:
-        """What this connection costs the connections that wait for a budget: bytes times seconds."""
+    def held_byte_seconds(self, budget: MemoryBudget, now: float) -> float:
+        """Bytes of a budget that this connection holds, times the seconds; 0 while it makes progress."""
         if budget is self._shared.decoded:
             oldest = min((reply.since for reply in self._replies.abandonable()), default=now)
             grace_ms = self._shared.memory_limits.grace_ms
-            return memory_cost(self.held_bytes_of(budget), now - oldest, grace_ms=grace_ms)
-        return self._memory.memory_cost(budget, now, self.last_read_at)
+            return held_byte_seconds(self.held_bytes_of(budget), now - oldest, grace_ms=grace_ms)
+        return self._memory.held_byte_seconds(budget, now, self.last_read_at)
 
     # Pausing and resuming
 

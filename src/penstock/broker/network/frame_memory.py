@@ -4,7 +4,7 @@ An unfinished frame takes what it needs from the budget of its size class, and w
 Bytes that were received although the connection is paused are counted at once, because they are in memory
 already.
 
-While other connections wait, a connection may be closed to free what it holds. `memory_cost` ranks the
+While other connections wait, a connection may be closed to free what it holds. `held_byte_seconds` ranks the
 connections by bytes times the seconds they were held. A client that sends steadily costs nothing. A
 connection that waits for memory itself costs nothing either, because it cannot continue.
 """
@@ -50,7 +50,7 @@ class FrameMemory:
         """Move the received part of an unfinished frame to its own buffer, or hold it until memory is
         granted.
         """
-        if not self._budgets.small_frames.take(need_bytes):
+        if not self._budgets.small_frames.try_take(need_bytes):
             self.hold(rest)
             self._wait(self._budgets.small_frames, need_bytes - len(rest), self._frame_granted)
             return
@@ -68,7 +68,7 @@ class FrameMemory:
 
     def grow(self) -> None:
         need_bytes = self._receiver.grow_bytes
-        if self._growth_budget.take(need_bytes):
+        if self._growth_budget.try_take(need_bytes):
             self._grow(need_bytes)
         else:
             self._wait(self._growth_budget, need_bytes, self._frame_granted)
@@ -154,7 +154,7 @@ class FrameMemory:
         """Whether the connection holds part of a budget and only the client keeps it from continuing."""
         return self.taken_bytes(budget) > 0 and not self._is_waiting
 
-    def memory_cost(self, budget: MemoryBudget, now: float, read_at: float) -> float:
+    def held_byte_seconds(self, budget: MemoryBudget, now: float, read_at: float) -> float:
         """Held bytes times the seconds since `read_at` or the last grant; 0 while the frame arrives at the
         minimum rate.
         """
@@ -168,8 +168,9 @@ class FrameMemory:
                 return 0.0
             since = self._granted_at
         grace_ms = self._budgets.memory_limits.grace_ms
-        return memory_cost(self.taken_bytes(budget), now - since, grace_ms=grace_ms)
+        return held_byte_seconds(self.taken_bytes(budget), now - since, grace_ms=grace_ms)
 
 
-def memory_cost(held_bytes: int, seconds: float, *, grace_ms: int) -> float:
+def held_byte_seconds(held_bytes: int, seconds: float, *, grace_ms: int) -> float:
+    """Bytes times seconds; 0 until `grace_ms` have passed."""
     return held_bytes * seconds if seconds * 1000 >= grace_ms else 0.0

@@ -43,7 +43,7 @@ class MemoryBudget:
         """The bytes that must be released before every waiting connection can continue; 0 if none waits."""
         return max(sum(self._waiting.values()) - self.free_bytes, 1) if self._waiting else 0
 
-    def take(self, count: int) -> bool:
+    def try_take(self, count: int) -> bool:
         """Take memory. Returns False if there is not enough.
 
         A budget of which nothing is taken grants any request: the configuration ensures that one request
@@ -64,7 +64,7 @@ class MemoryBudget:
         # In order: a waiting connection with a small need must not overtake one with a larger need for ever.
         while self._waiting:
             granted, need = next(iter(self._waiting.items()))
-            if not self.take(need):
+            if not self.try_take(need):
                 return
             # Removed first: `granted` may wait for memory again under the same key.
             del self._waiting[granted]

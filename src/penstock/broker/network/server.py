@@ -53,7 +53,7 @@ class Server:
         self._network = network
         self._authorizer = authorizer
         self._log = log
-        self._connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, None] = {}
         """Ordered by arrival, so that operations on all connections run in a deterministic order."""
         self._one_closed = asyncio.Event()
         self._per_address: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        return len(self._connections)
+        return len(self.connections)
 
     async def bind(self, listener: Listener, tls: SSLContext | None) -> Listener:
         """Bind the port without accepting connections yet. Returns the listener with its real port."""
@@ -104,7 +104,7 @@ class Server:
                 self._log.warning("connection.refused_more", count=suppressed)
             self._rejections_to_log = 0
             now = loop.time()
-            for connection in tuple(self._connections):
+            for connection in tuple(self.connections):
                 connection.check(now, self._network.connection_idle_ms_max)
 
     def _expect_relief(self) -> None:
@@ -120,15 +120,15 @@ class Server:
         shared = self.shared
         for budget in (shared.small_frames, shared.large_frames, shared.decoded):
             if missing_bytes := budget.missing_bytes:
-                self._relieve_one(budget, missing_bytes, now)
+                self.relieve(budget, missing_bytes, now)
                 # Repeated until no connection waits: evictions free memory only when their connections have
                 # closed.
                 self._expect_relief()
 
-    def _relieve_one(self, budget: MemoryBudget, missing_bytes: int, now: float) -> None:
+    def relieve(self, budget: MemoryBudget, missing_bytes: int, now: float) -> None:
         """Abort the connections that hold most memory for longest, until a part of the budget is freed."""
         part_bytes = budget.total_bytes // MEMORY_RELIEF_PARTS
-        costs = [(connection.memory_cost(budget, now), connection) for connection in self._connections]
+        costs = [(connection.held_byte_seconds(budget, now), connection) for connection in self.connections]
         stalled = sorted((pair for pair in costs if pair[0]), key=lambda pair: pair[0], reverse=True)
         freed_bytes = 0
         for _, connection in stalled:
@@ -140,7 +140,7 @@ class Server:
         # not overdrawn further.
         if budget is self.shared.decoded or budget.free_bytes <= -part_bytes:
             return
-        if not any(connection.waits_for_client(budget) for connection in self._connections):
+        if not any(connection.waits_for_client(budget) for connection in self.connections):
             budget.grant_first()  # all connections wait for each other
 
     def stop_listening(self) -> None:
@@ -148,25 +148,25 @@ class Server:
         self._is_stopping = True
         for server in self._servers:
             server.close()
-        for connection in self._connections:
+        for connection in self.connections:
             connection.stop_accepting_requests()
 
     async def stop(self) -> None:
         """Close every connection, once its finished replies are sent or a timeout has passed."""
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             connection.close()
         try:
             async with asyncio.timeout(self._limits.last_replies_ms_max / 1000):
                 await self._until_all_are_closed()
         except TimeoutError:
-            for connection in tuple(self._connections):
+            for connection in tuple(self.connections):
                 connection.abort()
             await self._until_all_are_closed()
         for server in self._servers:
             await server.wait_closed()
 
     async def _until_all_are_closed(self) -> None:
-        while self._connections:
+        while self.connections:
             self._one_closed.clear()
             await self._one_closed.wait()
 
@@ -179,11 +179,11 @@ class Server:
 
     def _opened(self, connection: Connection) -> bool:
         peer = connection.context.peer
-        self._connections[connection] = None
+        self.connections[connection] = None
         self._per_address[peer] += 1
         if self._is_stopping:
             return False
-        if len(self._connections) > self._network.connections_max:
+        if len(self.connections) > self._network.connections_max:
             self._log_rejection(peer, f"more than max.connections={self._network.connections_max}")
             return False
         if self._per_address[peer] > self._network.connections_per_address_max:
@@ -193,7 +193,7 @@ class Server:
         return True
 
     def _closed(self, connection: Connection, close_reason: str | None) -> None:
-        self._connections.pop(connection, None)
+        self.connections.pop(connection, None)
         self._one_closed.set()
         peer = connection.context.peer
         self._per_address[peer] -= 1

@@ -52,7 +52,7 @@ class ClusterFollowers:
         self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         image = self._cluster.image
-        # Checked again: the fetch may have waited in purgatory while the follower's session ended.
+        # Checked again: the fetch may have waited for records while the follower's session ended.
         self.require_session(sender.replica_id, sender.replica_epoch)
         fetched = FollowerFetchState(
             sender.replica_id,
@@ -98,7 +98,7 @@ class ClusterFollowers:
                 continue  # no ISR can change without the store
             now, lag_ms_max = self._clock.monotonic(), self._cluster.config.replication.lag_ms_max
             for partition in tuple(self._partitions):
-                if partition.leading is None or partition.offline is not None:
+                if partition.leading is None or partition.offline_error is not None:
                     continue
                 # Until this proposal has an outcome, the removed follower still counts (maximal ISR): the
                 # high watermark does not advance without it before the store has committed the smaller ISR.

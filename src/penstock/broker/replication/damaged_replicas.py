@@ -127,10 +127,10 @@ class DamagedReplicas:
             if partition.is_damaged:
                 self._known[_replica(partition)] = _Damage(NEVER_FETCHED)
                 self._look_again()
-        self._storage.on_damage = self._on_damage
+        self._storage.on_damage = self.on_damage
         self._cluster.subscribe(self._follow)
 
-    def _on_damage(self, partition: Partition) -> None:
+    def on_damage(self, partition: Partition) -> None:
         replica = _replica(partition)
         self._known[replica] = _Damage(partition.leader_epoch)
         self._update_fetching(replica)

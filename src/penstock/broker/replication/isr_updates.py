@@ -129,7 +129,7 @@ class IsrUpdates:
         if queued.leading.proposal is not queued.proposal:
             return False
         current = self._current(queued)
-        if current is None or current.offline is not None:
+        if current is None or current.offline_error is not None:
             return False
         return current.leader_epoch == queued.partition.leader_epoch
 
@@ -149,7 +149,7 @@ class IsrUpdates:
         try:
             # False from here on means conflict or unknown outcome. Both are safe: committing each decision
             # alone conflicts if the joint transaction did commit, and the new state then confirms it.
-            outcome = await self._cluster.propose(decision)
+            outcome = await self._cluster.commit_once(decision)
         except (StoreUnavailable, StoreRejected, ApiError) as problem:
             self._log.warning("isr.unknown", partitions=len(group), reason=str(problem))
             return False
@@ -163,7 +163,7 @@ class IsrUpdates:
         pauses = Backoff(METADATA_UNAVAILABLE_PAUSE_MS, METADATA_UNAVAILABLE_PAUSE_MS_MAX)
         while self._is_open(queued):
             try:
-                outcome = await self._cluster.propose(queued.decision)
+                outcome = await self._cluster.commit_once(queued.decision)
                 if isinstance(outcome, Conflict):
                     # If an earlier attempt did commit, this image shows it and resolves the proposal, so that
                     # `_rejected` below has no effect.

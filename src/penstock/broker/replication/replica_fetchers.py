@@ -155,7 +155,7 @@ class ReplicaFetchers:
         return rate
 
     def _leader(self, partition: Partition | None) -> "_Leader | None":
-        if partition is None or partition.following is None or partition.offline is not None:
+        if partition is None or partition.following is None or partition.offline_error is not None:
             return None
         leader_id, epoch = partition.following.leader_id, partition.following.leader_epoch
         return None if leader_id in (NO_NODE, self.node_id) else _Leader(leader_id, epoch)

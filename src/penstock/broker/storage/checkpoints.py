@@ -87,7 +87,7 @@ class Checkpoints:
         planned: Planned = []
         for partition in partitions:
             self._touched.pop(partition, None)
-            if partition.offline is None and partition.log.needs_checkpoint:
+            if partition.offline_error is None and partition.log.needs_checkpoint:
                 planned.append((partition, partition.log.begin_checkpoint()))
         if not planned:
             return
@@ -96,8 +96,8 @@ class Checkpoints:
             await self._flusher.flush_to([(partition, plan.recovery_point) for partition, plan in planned])
             # The topic was deleted meanwhile, or the partition object belongs to an old leader epoch and its
             # log to a new object.
-            self._abandon([entry for entry in planned if entry[0].offline is not None])
-            planned = [entry for entry in planned if entry[0].offline is None]
+            self._abandon([entry for entry in planned if entry[0].offline_error is not None])
+            planned = [entry for entry in planned if entry[0].offline_error is None]
             await self._worker.run(lambda: _carry_out(self._disk, planned))
         except StorageFull as full:
             self._log.warning("checkpoint.postponed", reason=str(full))

@@ -72,8 +72,8 @@ class ColdReads:
         outcome: SegmentReadResult | _Problem,
     ) -> SegmentReadResult | ColdReadFailure | SegmentsChanged:
         # It was damaged or deleted during the read, or belongs to an old leader epoch.
-        if partition.offline is not None:
-            return partition.offline.again()
+        if partition.offline_error is not None:
+            return partition.offline_error.again()
         if not isinstance(outcome, Exception):
             partition.keep_indexes(outcome.loaded)
             return outcome
@@ -93,7 +93,7 @@ class ColdReads:
 
     def report_failed_read(self, partition: Partition, failure: StorageFailed) -> None:
         """Report a read that failed on the event loop, before a worker thread was involved."""
-        if partition.offline is None and not partition.log.is_truncating:
+        if partition.offline_error is None and not partition.log.is_truncating:
             self.on_failure(partition, failure)
 
 

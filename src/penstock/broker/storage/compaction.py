@@ -193,8 +193,8 @@ class Compaction:
         postponed = self.postponed_cleanings.get(partition.log)
         return (
             partition.config.is_compacted
-            and partition.offline is None
-            and partition.failure is None
+            and partition.offline_error is None
+            and partition.disk_error is None
             and partition.log not in self.uncleanable
             and (postponed is None or self._clock.monotonic() >= postponed.retry_at)
         )
@@ -203,7 +203,7 @@ class Compaction:
         """Interrupt the cleaning of a partition that went offline. Runs after the storage has applied the
         change.
         """
-        if self._being_cleaned is not None and self._being_cleaned.offline is not None:
+        if self._being_cleaned is not None and self._being_cleaned.offline_error is not None:
             self.cleaner.interrupt()
 
     # Deciding
@@ -230,7 +230,7 @@ class Compaction:
         except (StorageFailed, StorageFull) as problem:
             self._log.warning("compaction.postponed", partition=partition.name, reason=str(problem))
             return None
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return None  # its topic was deleted meanwhile
         safe = safe_end(log, partition.high_watermark)
         log_to_clean = measure_log_to_clean(facts, log.clean_to, safe, policy, now_ms)
@@ -248,7 +248,7 @@ class Compaction:
             memory_bytes=config.memory_bytes,
             bytes_per_second_max=config.bytes_per_second_max,
         )
-        if partition.offline is not None or not job.segments:
+        if partition.offline_error is not None or not job.segments:
             return  # retention removed the dirty segments meanwhile, or the topic was deleted
         self._being_cleaned = partition
         truncation_count = log.truncation_count
@@ -275,7 +275,7 @@ class Compaction:
         except (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed, ChildDied) as failure:
             # A failure counts only if the cleaner read current segments. Otherwise it met files that were
             # replaced.
-            if partition.offline is None and not is_truncated() and are_current(log, waiting):
+            if partition.offline_error is None and not is_truncated() and are_current(log, waiting):
                 self._note_failure(partition, failure)
                 await self.cleaner.abandon()
             else:
@@ -350,7 +350,7 @@ class Compaction:
             raise
         except StorageFailed as failure:
             # The swap may be half done. A restart completes it; until then the log cannot be used.
-            if partition.offline is None:
+            if partition.offline_error is None:
                 self._storage.damage(partition, failure)
             raise
         log.file_uses.end(FileUse.SWAP)

@@ -66,7 +66,7 @@ class Flusher:
         flushes = [
             (partition, partition.log.begin_flush())
             for partition in self._flushing
-            if partition.offline is None
+            if partition.offline_error is None
         ]
         files = [file for _, flush in flushes for file in flush.files]
         folders = sorted({folder for _, flush in flushes for folder in flush.folders})
@@ -84,7 +84,7 @@ class Flusher:
         # Only after the fsync succeeded: this advances the high watermark and acknowledges produce requests.
         for partition, flush in flushes:
             partition.flushed(flush)
-            if partition.leading is not None and partition.produce_waits.queue:
+            if partition.leading is not None and partition.high_watermark_waits.queue:
                 self._awaited[partition] = None
         self._wake()
         if self._dirty:
@@ -128,6 +128,6 @@ class _FlushWait:
     def is_reached(self) -> bool:
         """Whether all offsets are durable. A partition that went offline has nothing left to wait for."""
         return all(
-            partition.offline is not None or partition.log.flushed_end_offset >= offset
+            partition.offline_error is not None or partition.log.flushed_end_offset >= offset
             for partition, offset in self._targets
         )

@@ -22,7 +22,7 @@ from typing import Final
 
 from penstock.broker.storage.partition_storage import Storage
 from penstock.errors import StorageFailed, StorageFull
-from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory, StoreProgress
+from penstock.log.data_directory import NOT_ADMITTED, DataDirectory, StoreProgress
 from penstock.observability.logs import Log
 
 INVENTORY_LOOK_MS: Final = 250
@@ -45,7 +45,7 @@ class InventoryKeeper:
         """Task that keeps both records up to date."""
         for look in count(1):
             await asyncio.sleep(INVENTORY_LOOK_MS / 1000)
-            if self._directory.broker_epoch == NO_BROKER_EPOCH or not self._is_due(look):
+            if self._directory.broker_epoch == NOT_ADMITTED or not self._is_due(look):
                 continue
             try:
                 await self.write_inventory()

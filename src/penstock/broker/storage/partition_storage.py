@@ -27,7 +27,7 @@ from penstock.limits import (
     VALIDATION_BYTES_WAITING_MAX,
 )
 from penstock.log.damaged_copies import CopySpaceNeeds
-from penstock.log.data_directory import NO_BROKER_EPOCH, DataDirectory
+from penstock.log.data_directory import NOT_ADMITTED, DataDirectory
 from penstock.log.producer_state import PRODUCER_LIMITS, ProducerLimits
 from penstock.log.recovery import Recovered
 from penstock.log.truncation import Truncation
@@ -117,7 +117,7 @@ class Storage:
         disk = self._directory.disk
         # File descriptors for fsync are opened now, so that running out of descriptors never prevents an
         # fsync.
-        disk.open_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
+        disk.reserve_sync_descriptors(self._directory.path, THREADS_THAT_SYNC)
         self._directory.remove_deleted(self._directory.deleted_folders())
         for name in self.partitions.strays(image):
             # Strays are never removed: if the metadata was lost, these files are the only copy of the
@@ -183,7 +183,7 @@ class Storage:
             try:
                 # A process that was never admitted leaves the inventory of the previous process in place
                 # (partition_inventory.py).
-                if self._directory.broker_epoch != NO_BROKER_EPOCH:
+                if self._directory.broker_epoch != NOT_ADMITTED:
                     await self.store(notes)
                 await self._worker.run(self._directory.write_clean_shutdown_mark)
             except (StorageFull, StorageFailed) as problem:
@@ -197,8 +197,8 @@ class Storage:
         if self.partitions.failure is not None:
             return self.partitions.failure
         for partition in self.partitions:
-            if partition.offline is not None:
-                return f"{partition.name} is offline: {partition.offline}"
+            if partition.offline_error is not None:
+                return f"{partition.name} is offline: {partition.offline_error}"
             if partition.log.needs_checkpoint:
                 return f"there was no room for the last checkpoint of {partition.name}"
         return None
@@ -270,7 +270,7 @@ class Storage:
             for partition in tuple(self.partitions):
                 partition.log.producers.expire(now_ms=now_ms, idle_ms_max=config.producer_expiry_ms)
                 await self._enforce_retention(partition)
-                if partition.log.is_dirty and partition.offline is None:
+                if partition.log.is_dirty and partition.offline_error is None:
                     # A new segment was begun: its file stays open until it is synced.
                     self._written(partition)
 

@@ -36,14 +36,14 @@ class Retention:
 
     async def enforce(self, partition: Partition) -> None:
         """Remove the segments that a partition no longer needs."""
-        if partition.offline is not None or partition.failure is not None:
+        if partition.offline_error is not None or partition.disk_error is not None:
             return
         files_version = partition.log.files_version
         try:
             # Warms the cache in the worker: reading the newest timestamps of old segments may wait for the
             # device.
             await self._worker.run(partition.segment_facts)
-            if partition.offline is not None or not partition.log.has_stable_segments:
+            if partition.offline_error is not None or not partition.log.has_stable_segments:
                 return  # its topic was deleted meanwhile, or compaction is replacing segments now
             files_version = partition.log.files_version
             facts = partition.segment_facts()
@@ -83,7 +83,7 @@ class Retention:
     def _policy(self, partition: Partition) -> RetentionPolicy:
         config = partition.config
         # A follower's log starts where its leader's log does: the next leader must not have fewer records.
-        deletes = CleanupPolicy.DELETE in config.cleanup_policy and partition.following is None
+        deletes = CleanupPolicy.DELETE in config.cleanup_policy and partition.is_leader
         return RetentionPolicy(
             retention_ms=config.retention_ms if deletes else UNLIMITED,
             retention_bytes=(

@@ -27,7 +27,7 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic.classic_member import ClassicMember, ClassicProtocol, ClassicTimeouts
 from penstock.groups.embedded_protocol import PROTOCOL_TYPE, decode_subscribed_topics
 from penstock.groups.group_context import ClientInfo
-from penstock.groups.rebalance_history import RebalanceHistory
+from penstock.groups.rebalance_statistics import RebalanceStatistics
 from penstock.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -66,7 +66,7 @@ _PENDING_BYTES: Final = 1_000
 class ClassicGroup:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.rebalances = RebalanceHistory()
+        self.rebalances = RebalanceStatistics()
         self.is_active = False
         """False while the log is replayed. True: timers run, and the group writes its own records."""
         self._clear()

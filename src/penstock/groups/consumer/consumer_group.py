@@ -41,7 +41,7 @@ from penstock.groups.consumer.consumer_member import (
 )
 from penstock.groups.consumer.regex import RegexResolver, ResolvedRegularExpression
 from penstock.groups.consumer.subscribed_topics import SubscribedTopics, add
-from penstock.groups.rebalance_history import RebalanceHistory
+from penstock.groups.rebalance_statistics import RebalanceStatistics
 from penstock.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -111,7 +111,7 @@ class ConsumerGroup:
         self.member_bytes = 0
         """Estimated memory of the members and their assignments."""
         # Volatile
-        self.rebalances = RebalanceHistory()
+        self.rebalances = RebalanceStatistics()
         self.needs_topic_refresh = True
         """True: topics may have changed since the epoch was set."""
         self.stale_regexes: set[str] = set()

@@ -29,7 +29,7 @@ from penstock.groups.offsets.expiry_rules import (
     time_record,
 )
 from penstock.groups.records import GroupMetadataKey, encode_key
-from penstock.limits import OFFSETS_LOOKED_PER_TURN, TOMBSTONES_AT_ONCE
+from penstock.limits import OFFSETS_LOOKED_PER_CHUNK, TOMBSTONES_AT_ONCE
 from penstock.types import TopicPartition
 
 EXPIRY_SCAN_TIMER: Final = TimerKey("forgetting", "")
@@ -75,7 +75,7 @@ class ExpiryScan:
         # The group may have changed since the previous chunk.
         self._facts = None
         scanned = forgotten = 0
-        while scanned < OFFSETS_LOOKED_PER_TURN and forgotten < TOMBSTONES_AT_ONCE:
+        while scanned < OFFSETS_LOOKED_PER_CHUNK and forgotten < TOMBSTONES_AT_ONCE:
             step = next(self._scan, None)
             if step is None:
                 self._scan = None

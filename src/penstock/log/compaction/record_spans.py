@@ -32,7 +32,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
             elif (second := payload[at + 1]) < 0x80:
                 length, at = (first & 0x7F | second << 7) >> 1, at + 2
             else:
-                length, at = varint(payload, at)
+                length, at = zigzag_varint(payload, at)
             end = at + length
             at += 1  # attributes, unused in this record format
             while payload[at] >= 0x80:  # the timestamp delta
@@ -45,7 +45,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
             elif (second := payload[at + 1]) < 0x80:
                 delta, at = (first & 0x7F | second << 7) >> 1, at + 2
             else:
-                delta, at = varint(payload, at)
+                delta, at = zigzag_varint(payload, at)
             first = payload[at]
             if first == _NULL:
                 key_start = key_end = NO_KEY
@@ -55,7 +55,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
                 if first < 0x80:
                     key_start, key_end = at + 1, at + 1 + (first >> 1)
                 else:
-                    length, key_start = varint(payload, at)
+                    length, key_start = zigzag_varint(payload, at)
                     key_end = key_start + length
                 at = key_end
             # The lowest bit of a zigzag varint is its sign: none of these values may be negative.
@@ -70,7 +70,7 @@ def spans(payload: bytes, record_count: int, last_offset_delta: int) -> Iterator
         raise CorruptData(f"a batch of {len(payload)} bytes has records of {at}")
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def zigzag_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decode a zigzag varint of any length. Returns the value and its end."""
     raw = shift = 0
     while (byte := data[at]) >= 0x80:
@@ -83,7 +83,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 
-def varint_bytes(value: int) -> bytes:
+def zigzag_varint_bytes(value: int) -> bytes:
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while raw > 0x7F:
@@ -95,14 +95,14 @@ def varint_bytes(value: int) -> bytes:
 
 def timestamp_delta(payload: bytes, start: int) -> tuple[int, int]:
     """Timestamp delta of the record at `start`, and the position behind it."""
-    _, at = varint(payload, start)
-    return varint(payload, at + 1)
+    _, at = zigzag_varint(payload, start)
+    return zigzag_varint(payload, at + 1)
 
 
 def with_timestamp_delta(payload: bytes, start: int, end: int, delta: int) -> bytes:
     """Copy a record with another timestamp delta."""
-    _, at = varint(payload, start)
-    _, rest_at = varint(payload, at + 1)
-    encoded = varint_bytes(delta)
+    _, at = zigzag_varint(payload, start)
+    _, rest_at = zigzag_varint(payload, at + 1)
+    encoded = zigzag_varint_bytes(delta)
     body_bytes = 1 + len(encoded) + end - rest_at
-    return b"".join((varint_bytes(body_bytes), payload[at : at + 1], encoded, payload[rest_at:end]))
+    return b"".join((zigzag_varint_bytes(body_bytes), payload[at : at + 1], encoded, payload[rest_at:end]))

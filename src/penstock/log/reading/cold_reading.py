@@ -135,6 +135,7 @@ class ColdRead:
 
     @property
     def segments(self) -> Sequence[SegmentView]:
+        """The one segment that is read: for `SegmentRead`, whose other reads use several."""
         return (self.segment,)
 
     def run(self) -> ColdResult:

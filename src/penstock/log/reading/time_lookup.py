@@ -30,7 +30,7 @@ from penstock.limits import (
     LOOKUP_EXPANDED_BYTES_MAX,
     LOOKUP_HEADERS_PER_STEP,
     LOOKUP_RECORDS_MAX,
-    LOOKUP_RECORDS_PER_TURN,
+    LOOKUP_RECORDS_PER_CHUNK,
 )
 from penstock.log.reading.cold_reading import (
     Indexes,
@@ -51,7 +51,7 @@ class LookupLimits(NamedTuple):
     """Work of a lookup before other code gets to run, and in total."""
 
     headers_per_step: int = LOOKUP_HEADERS_PER_STEP
-    records_per_turn: int = LOOKUP_RECORDS_PER_TURN
+    records_per_chunk: int = LOOKUP_RECORDS_PER_CHUNK
     records_max: int = LOOKUP_RECORDS_MAX
     """Records of all batches that one lookup may decompress."""
     expanded_bytes_max: int = LOOKUP_EXPANDED_BYTES_MAX
@@ -335,7 +335,7 @@ class TimeSearch:
             for number, (offset, timestamp) in enumerate(timed, 1):
                 if offset >= start:
                     yield TimedOffset(offset, timestamp)
-                if number % self._limits.records_per_turn == 0:
+                if number % self._limits.records_per_chunk == 0:
                     self._give_way()
         except CorruptData:
             yield by_header

@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch: api key 23, versions 2 to 4, flexible from 4.
 
-Returns the end offset of a leader epoch, so that consumers and followers detect truncation.
+Returns the end offset of a leader epoch, so that a consumer notices that records it has read were truncated.
+Followers do not use it: as in Kafka since 2.7, they learn of a divergence from the reply to a fetch.
 """
 
 from __future__ import annotations

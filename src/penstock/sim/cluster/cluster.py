@@ -77,8 +77,8 @@ class SimCluster:
         self.hash = 0
         """A hash of all replies to clients and their times."""
         self.acknowledged = 0
-        self.event_counts: Counter[str] = Counter()
-        """By fault: how often it had an effect."""
+        self.fault_counts: Counter[str] = Counter()
+        """By fault, and by other things that a run causes: how often it had an effect."""
         self._violation: InvariantViolation | None = None
         self._ended: asyncio.Future[None]
         self._producers: list[SimProducer] = []
@@ -143,7 +143,7 @@ class SimCluster:
         try:
             loop.run_until_complete(self._run())
         finally:
-            self.event_counts += self.store.counts
+            self.fault_counts += self.store.counts
             loop.after_each = None
             loop.run_until_complete(self._end())
             self.hands.close()
@@ -182,7 +182,7 @@ class SimCluster:
         self.watching.check_changed()
 
     async def _run(self) -> None:
-        self.start(self._run_phases())
+        self.start(self.run_phases())
         await self._ended
 
     async def _end(self) -> None:
@@ -199,7 +199,7 @@ class SimCluster:
                 task.cancel()
             await asyncio.sleep(0)
 
-    async def _run_phases(self) -> None:
+    async def run_phases(self) -> None:
         for node in self.nodes.values():
             node.start()
         everybody = set(self.plan.nodes)

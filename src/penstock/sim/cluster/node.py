@@ -75,8 +75,8 @@ class NodeClock:
         return self._node.cluster.loop.time()
 
 
-class NodeLog:
-    """Writes the broker's log events to the trace, and ends the run at an event that means a bug."""
+class RunEndingLog:
+    """Log of a node. It writes events to the trace, and ends the run at an event that means a bug."""
 
     def __init__(self, node: "SimNode") -> None:
         self._node = node
@@ -89,7 +89,7 @@ class NodeLog:
     def warning(self, event: str, **fields: object) -> None:
         if event == "broker.deposed":
             self._node.deposals += 1
-            self._node.cluster.event_counts["deposed"] += 1
+            self._node.cluster.fault_counts["deposed"] += 1
         self._trace(event, fields)
 
     def error(self, event: str, **fields: object) -> None:
@@ -255,7 +255,7 @@ class SimNode:
             clock=NodeClock(self),
             disk=self.mount,
             randomness=SimRandomness(random),
-            log=NodeLog(self),
+            log=RunEndingLog(self),
             open_store=open_store,
             new_worker=new_worker,
             new_cleaner=new_cleaner,
@@ -274,7 +274,7 @@ class SimNode:
         return worker
 
     def _before_swap(self) -> None:
-        self.cluster.event_counts["cleaned"] += 1
+        self.cluster.fault_counts["cleaned"] += 1
         self.on_swap()
 
     def _after_swap(self) -> None:

@@ -81,8 +81,8 @@ def apply_commits(state: TableState, entries: Iterable[TableCommit]) -> TableSta
     return TableState(number, files, apps, ends, schema)
 
 
-class CommitLog:
-    """Commit log of one table."""
+class TableCommitLog:
+    """The commits of one table of a lake. (`log.PartitionLog` is a partition's log of records.)"""
 
     def __init__(
         self, table: Path, *, keep_ms: int = MINUTE_MS, snapshot_every: int = SNAPSHOT_EVERY
@@ -92,9 +92,10 @@ class CommitLog:
         self._keep_ms = keep_ms
 
     def read(self) -> TableState:
+        """Apply the newest snapshot and the commits behind it. Other processes may commit meanwhile."""
         missing: int | None = None
         for _ in range(ATTEMPTS_MAX):
-            names = self._names()
+            names = self.names()
             # A listing that is made while other processes commit and remove may contain a newer file and
             # lack an older one. A commit that is missing from two listings is gone.
             before, missing = missing, _first_missing(names)
@@ -115,7 +116,7 @@ class CommitLog:
             entry = decide(state)
             if entry is None:
                 return None
-            if self._create(state.number + 1, entry) and not self._is_past(state.number + 1):
+            if self.create(state.number + 1, entry) and not self._is_past(state.number + 1):
                 after = apply_commits(state, [entry])
                 if after.number % self._snapshot_every == 0:
                     # The snapshot is durable before the commits that it replaces are removed.
@@ -136,7 +137,7 @@ class CommitLog:
 
     def obsolete_files(self) -> list[Path]:
         """Commits and snapshots that a newer snapshot replaces."""
-        names = self._names()
+        names = self.names()
         newest = _newest_snapshot(names)
         suffix = {True: SNAPSHOT_SUFFIX, False: COMMIT_SUFFIX}
         return [
@@ -152,16 +153,16 @@ class CommitLog:
         and our commit does not count; or our commit counts and other writers were fast. Deciding again
         finds out which.
         """
-        return number <= _newest_snapshot(self._names())
+        return number <= _newest_snapshot(self.names())
 
-    def _create(self, number: int, entry: TableCommit) -> bool:
+    def create(self, number: int, entry: TableCommit) -> bool:
         disk.make_folder(self.folder)
         return disk.create_once(self._path(number, COMMIT_SUFFIX), _dump(_commit_document(entry)))
 
     def _path(self, number: int, suffix: str) -> Path:
         return self.folder / f"{number:020d}{suffix}"
 
-    def _names(self) -> set[tuple[int, bool]]:
+    def names(self) -> set[tuple[int, bool]]:
         if not self.folder.is_dir():
             return set()
         paths = [path for path in self.folder.iterdir() if path.name[:20].isdigit()]

@@ -53,26 +53,26 @@ class DeltaLakeTable:
         self._by = by
 
     def recorded_query(self, app: str) -> RecordedQuery:
-        table = self._table()
+        table = self.current_table()
         return RecordedQuery() if table is None else _read_recorded_query(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
-        table = self._table()
+        table = self.current_table()
         return {} if table is None else _ends(table, partitions)
 
     def commit(self, batch: LakeBatch) -> bool:
         check_written((self._folder / file.path, file) for file in batch.files)
         for _ in range(ATTEMPTS_MAX):
             try:
-                table = self._table() or self._create(batch.schema)
+                table = self.current_table() or self._create(batch.schema)
                 recorded = _read_recorded_query(table, batch.app)
                 if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                     return False
-                if self._widen(table, batch.schema):
+                if self.widen(table, batch.schema):
                     # Adding columns read the log again, and with it commits that were not checked above.
                     continue
                 read_version = table.version()
-                self._append(table, batch, recorded.after(batch))
+                self.append_batch(table, batch, recorded.after(batch))
             except CommitFailedError:
                 continue  # another writer committed: read the table again
             # Spark records the batch as committed once this call returns, so the commit must be durable
@@ -82,11 +82,11 @@ class DeltaLakeTable:
         raise CorruptData(f"the log of {self._folder} changes faster than it can be written")
 
     def files(self) -> list[str]:
-        table = self._table()
+        table = self.current_table()
         return [] if table is None else sorted(uri.removeprefix("file://") for uri in table.file_uris())
 
     def compact(self, target_bytes: int) -> CompactionResult:
-        table = self._table()
+        table = self.current_table()
         if table is None:
             return CompactionResult()
         read_version = table.version()
@@ -98,7 +98,7 @@ class DeltaLakeTable:
         return CompactionResult(done["numFilesRemoved"], done["numFilesAdded"])
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
-        table = self._table()
+        table = self.current_table()
         if table is None:
             return []
         # None: the table's delta.deletedFileRetentionDuration, or Delta's default of a week. Delta counts
@@ -120,7 +120,7 @@ class DeltaLakeTable:
     def close(self) -> None:
         """Do nothing: no file or connection is held open."""
 
-    def _table(self) -> DeltaTable | None:
+    def current_table(self) -> DeltaTable | None:
         try:
             return DeltaTable(str(self._folder))
         except TableNotFoundError:
@@ -135,7 +135,7 @@ class DeltaLakeTable:
             str(self._folder), schema=wanted, partition_by=list(self._by.columns), mode="ignore"
         )
 
-    def _widen(self, table: DeltaTable, schema: pa.Schema) -> bool:
+    def widen(self, table: DeltaTable, schema: pa.Schema) -> bool:
         """Add the columns that the table lacks. True if there were any."""
         read_version = table.version()
         added = new_fields(_arrow(table), schema)
@@ -170,10 +170,10 @@ class DeltaLakeTable:
         for folder in {path.parent for path in files if path.is_file()}:
             disk.sync_folder(folder)
 
-    def _append(self, table: DeltaTable, batch: LakeBatch, recorded: RecordedQuery) -> None:
-        transactions = [Transaction(batch.app, batch.version, _now_ms())]
+    def append_batch(self, table: DeltaTable, batch: LakeBatch, recorded: RecordedQuery) -> None:
+        transactions = [Transaction(batch.app, batch.version, now_ms())]
         for partition, span in batch.spans.items():
-            transactions.append(Transaction(_end_app(partition), span.end, _now_ms()))
+            transactions.append(Transaction(_end_app(partition), span.end, now_ms()))
         table.create_write_transaction(
             [self._action(file) for file in batch.files],
             "append",
@@ -190,7 +190,7 @@ class DeltaLakeTable:
             path=file.path,
             size=file.bytes,
             partition_values=partition_values(file.folder),
-            modification_time=_now_ms(),
+            modification_time=now_ms(),
             data_change=True,
             stats=json.dumps({"numRecords": file.rows}),
         )
@@ -239,5 +239,5 @@ def _arrow(table: DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000

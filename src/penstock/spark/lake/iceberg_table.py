@@ -204,11 +204,11 @@ class IcebergLakeTable:
         self._catalog: SqlCatalog | None = None
 
     def recorded_query(self, app: str) -> RecordedQuery:
-        table = self._table()
+        table = self.current_table()
         return RecordedQuery() if table is None else _read_recorded_query(table, app)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
-        table = self._table()
+        table = self.current_table()
         return {} if table is None else _ends(table, partitions)
 
     def commit(self, batch: LakeBatch) -> bool:
@@ -219,15 +219,15 @@ class IcebergLakeTable:
             if is_already_committed(recorded, batch.version, batch.spans, _ends(table, batch.spans)):
                 return False
             try:
-                self._append(table, batch, recorded.after(batch))
+                self.append_batch(table, batch, recorded.after(batch))
             except CommitFailedException:
                 continue  # another writer committed: read the table again
             # Snapshots expire in groups, because every expiry is one more commit.
             if (
-                len(_find_expired_snapshots(table, _now_ms() - _snapshot_age_ms(table)))
+                len(_find_expired_snapshots(table, now_ms() - _snapshot_age_ms(table)))
                 >= self._expired_at_once
             ):
-                table = self._expire_snapshots(table, _now_ms() - _snapshot_age_ms(table))
+                table = self._expire_snapshots(table, now_ms() - _snapshot_age_ms(table))
             self._warn_of_many(table)
             return True
         raise self._too_fast()
@@ -252,11 +252,11 @@ class IcebergLakeTable:
         )
 
     def files(self) -> list[str]:
-        table = self._table()
+        table = self.current_table()
         return [] if table is None else [_path(each.file_path) for each in _data_files(table)]
 
     def compact(self, target_bytes: int) -> CompactionResult:
-        table = self._table()
+        table = self.current_table()
         if table is None:
             return CompactionResult()
         files = [self._describe_data_file(_path(file.file_path), file) for file in _data_files(table)]
@@ -272,7 +272,7 @@ class IcebergLakeTable:
         return CompactionResult(before, after)
 
     def vacuum(self, *, older_than_ms: int, history_ms: int | None = None) -> list[str]:
-        table = self._table()
+        table = self.current_table()
         if table is None:
             return []
         kept_ms = _snapshot_age_ms(table) if history_ms is None else history_ms
@@ -280,7 +280,7 @@ class IcebergLakeTable:
         # by the table.
         ours = [path for path in (self._folder / DATA).rglob("*.parquet") if is_penstock_file(path.name)]
         found = [path for path in ours if disk.modified_ms(path) < older_than_ms]
-        table = self._expire_snapshots(table.refresh(), _now_ms() - kept_ms)
+        table = self._expire_snapshots(table.refresh(), now_ms() - kept_ms)
         # Most manifests belong to many snapshots, so each is read once.
         manifests = {
             each.manifest_path: each for one in table.snapshots() for each in one.manifests(table.io)
@@ -338,7 +338,7 @@ class IcebergLakeTable:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _table(self) -> Table | None:
+    def current_table(self) -> Table | None:
         if not self._catalog_file.exists():
             return None  # a reader creates nothing
         try:
@@ -349,7 +349,7 @@ class IcebergLakeTable:
     def _table_for_writing(self) -> Table | None:
         """The table, after the properties that commits rely on have been set."""
         for _ in range(ATTEMPTS_MAX):
-            table = self._table()
+            table = self.current_table()
             if table is None or not (wanted := self._missing_properties(table)):
                 return table
             try:
@@ -395,7 +395,7 @@ class IcebergLakeTable:
             if transform is not None:
                 spec.add_field(self._time_column, transform, f"{self._time_column}_{self._by.value}")
 
-    def _append(self, table: Table, batch: LakeBatch, recorded: RecordedQuery) -> None:
+    def append_batch(self, table: Table, batch: LakeBatch, recorded: RecordedQuery) -> None:
         properties = {_app_key(batch.app): json.dumps(recorded._asdict())}
         properties |= {_end_key(partition): str(span.end) for partition, span in batch.spans.items()}
         note = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
@@ -424,13 +424,13 @@ class IcebergLakeTable:
             if table is None or not known.keys() >= set(parts):
                 return False
             try:
-                self._replace_files_in(table, [known[part] for part in parts], one)
+                self.replace_files_in(table, [known[part] for part in parts], one)
             except CommitFailedException:
                 continue
             return True
         return False
 
-    def _replace_files_in(self, table: Table, parts: Sequence[IcebergFile], one: DataFile) -> None:
+    def replace_files_in(self, table: Table, parts: Sequence[IcebergFile], one: DataFile) -> None:
         with table.transaction() as change:
             new = parquet_file_to_data_file(table.io, table.metadata, f"file://{self._folder / one.path}")
             with change.update_snapshot(
@@ -533,7 +533,7 @@ def _arrow(table: Table) -> pa.Schema:
     return with_utc_timestamps(with_plain_types(schema_to_pyarrow(table.schema(), include_field_ids=False)))
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 

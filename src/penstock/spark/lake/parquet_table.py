@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from penstock.spark.lake import disk
-from penstock.spark.lake.commit_log import SNAPSHOT_EVERY, CommitLog, TableCommit, TableState
+from penstock.spark.lake.commit_log import SNAPSHOT_EVERY, TableCommit, TableCommitLog, TableState
 from penstock.spark.lake.compaction import CompactionTarget, merge_files, merge_groups
 from penstock.spark.lake.lake_table import (
     METADATA_FOLDER,
@@ -47,7 +47,7 @@ class ParquetTable:
         self._folder = folder
         self._staging = staging_folder(folder)
         self._removed = folder / METADATA_FOLDER / "removed"
-        self._commit_log = CommitLog(folder, snapshot_every=snapshot_every)
+        self._commit_log = TableCommitLog(folder, snapshot_every=snapshot_every)
 
     def recorded_query(self, app: str) -> RecordedQuery:
         return self._commit_log.read().apps.get(app, RecordedQuery())

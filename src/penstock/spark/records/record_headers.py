@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptData
 from penstock.spark.records.binary_extraction import NULL_LENGTH, extract_strings, validity
-from penstock.spark.records.varints import ByteArray, IntArray, read_varint, read_varints
+from penstock.spark.records.varints import ByteArray, IntArray, read_varint, read_varint_at_each
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -81,10 +81,10 @@ def no_headers(count: int) -> pa.ListArray:
 
 
 def _read_one_each(raw: ByteArray, at: IntArray, target: IntArray, spans: HeaderSpans) -> IntArray:
-    key_length, key_start = read_varints(raw, at)
+    key_length, key_start = read_varint_at_each(raw, at)
     if key_length.min() < 0:
         raise CorruptData("a header has no key")
-    value_length, value_start = read_varints(raw, key_start + key_length)
+    value_length, value_start = read_varint_at_each(raw, key_start + key_length)
     if value_length.min() < NULL_LENGTH:
         raise CorruptData("a header has a value of negative length")
     spans.key_start[target], spans.key_length[target] = key_start, key_length

@@ -30,7 +30,7 @@ from penstock.spark.records.varints import (
     ByteArray,
     IntArray,
     read_varint,
-    read_varints,
+    read_varint_at_each,
 )
 
 RECORD_BYTES_MIN = 7
@@ -101,7 +101,7 @@ def _frame_chains(payloads: Payloads, starts: IntArray) -> tuple[RecordSpans, Bo
     wrong |= ~filled & (payloads.end != payloads.start)
     wrong[filled] |= starts[firsts[filled]] != payloads.start[filled]
     try:
-        lengths, body = read_varints(payloads.raw, starts)
+        lengths, body = read_varint_at_each(payloads.raw, starts)
     except CorruptData:
         # A wrong guess may lead anywhere. Whether the records themselves are corrupt is known after the
         # walk.

@@ -17,7 +17,7 @@ from penstock.spark.records.batch_table import BatchTable
 from penstock.spark.records.binary_extraction import NULL_LENGTH
 from penstock.spark.records.record_headers import HeaderSpans, read_headers
 from penstock.spark.records.record_starts import RecordSpans
-from penstock.spark.records.varints import LONG_BYTES_MAX, BoolArray, ByteArray, IntArray, read_varints
+from penstock.spark.records.varints import LONG_BYTES_MAX, BoolArray, ByteArray, IntArray, read_varint_at_each
 
 _FAR = 1 << 62
 """The sum of two numbers below this limit does not wrap around."""
@@ -66,11 +66,11 @@ class BatchRows:
 
 def read_rows(raw: ByteArray, framed: RecordSpans, batches: BatchTable, counts: IntArray) -> Rows:
     """The records of these batches. `counts` has the number of records of each batch."""
-    timestamp_delta, at = read_varints(raw, framed.body + 1, LONG_BYTES_MAX)
-    offset_delta, at = read_varints(raw, at)
+    timestamp_delta, at = read_varint_at_each(raw, framed.body + 1, LONG_BYTES_MAX)
+    offset_delta, at = read_varint_at_each(raw, at)
     key = _field(raw, at)
     value = _field(raw, _after(key))
-    header_count, at = read_varints(raw, _after(value))
+    header_count, at = read_varint_at_each(raw, _after(value))
     headers = None
     if header_count.any():
         headers = read_headers(raw, header_count, at, framed.end)
@@ -81,7 +81,7 @@ def read_rows(raw: ByteArray, framed: RecordSpans, batches: BatchTable, counts: 
 
 
 def _field(raw: ByteArray, at: IntArray) -> FieldSpans:
-    length, start = read_varints(raw, at)
+    length, start = read_varint_at_each(raw, at)
     if length.min(initial=0) < NULL_LENGTH:
         raise CorruptData("a field has a negative length")
     return FieldSpans(start, length)

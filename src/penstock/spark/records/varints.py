@@ -56,7 +56,7 @@ PAIR_VALUES = _values_of_pairs()
 _VALUES = PAIR_VALUES[:_CONTINUES].copy()
 
 
-def read_varints(raw: ByteArray, at: IntArray, bytes_max: int = INT_BYTES_MAX) -> VarintRead:
+def read_varint_at_each(raw: ByteArray, at: IntArray, bytes_max: int = INT_BYTES_MAX) -> VarintRead:
     """The varint at each of the positions. CorruptData if one is too long."""
     first = raw.take(at, mode="clip")
     if first.max(initial=0) < _CONTINUES:

@@ -28,7 +28,11 @@ from penstock.spark.options.cluster_access import ClusterAccess
 from penstock.spark.options.options import ReadSettings
 from penstock.spark.pool import borrowed_client
 from penstock.spark.source.offsets import PartitionOffsets
-from penstock.spark.source.query_name_channel import QueryNameAddress, QueryNameReceiver, send_query_name
+from penstock.spark.source.query_name_channel import (
+    QueryNameReceiver,
+    QueryNameReceiverAddress,
+    send_query_name,
+)
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import ClusterClient, WireError
 
@@ -49,7 +53,7 @@ class QueryIdentity(NamedTuple):
 class FirstTaskCommit(NamedTuple):
     """The commit that the first task of a batch makes while the planner does not have the group's name."""
 
-    address: QueryNameAddress | None
+    address: QueryNameReceiverAddress | None
     position: dict[TopicPartition, int]
 
 

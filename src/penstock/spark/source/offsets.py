@@ -176,7 +176,7 @@ def first_batch_start(
 
     The checkpoint has its end and not its start, so the start is looked up again. Partitions that were
     added since belong to the next batch. A start that `may_move`, as the end of a topic does, was where the
-    batch ends (planner.Planner).
+    batch ends (planner.StreamPlanner).
     """
     return {
         partition: min(offset, end[partition]) if may_move else offset

@@ -70,7 +70,7 @@ class CommittingPartition(OffsetRangePartition):
         self.first_task_commit = first_task_commit
 
 
-class Planner:
+class StreamPlanner:
     """Finds the offsets of the next batch and splits them into tasks.
 
     Spark's checkpoint holds where each batch ends. For the very first batch it does not hold where the
@@ -91,7 +91,7 @@ class Planner:
         self._monotonic = monotonic
         self._sleep = sleep
         self._may_move = may_move(settings.start, latest_if_no_match=settings.latest_if_no_match)
-        self._initial: StreamPosition | None = None
+        self._initial_position: StreamPosition | None = None
         self._has_begun = False
         self._mirror = OffsetMirror(settings) if settings.mirror else None
         self._gone_after_s = topic_gone_after_s(settings.access.timeout_s)
@@ -105,17 +105,18 @@ class Planner:
         self._triggered_at: float | None = None
         self.latest: PartitionOffsets = {}
 
-    def initial(self) -> StreamPosition:
+    def initial_position(self) -> StreamPosition:
+        """Where the query starts if it has no checkpoint. Looked up once."""
         settings = self._settings
-        if self._initial is None:
+        if self._initial_position is None:
             with self._borrow() as client:
                 found = discover(client, settings.subscription)
                 partitions = require_found(found, settings.subscription)
                 snapshot = self._topics.apply_metadata(found.partitions, found.ids, self._monotonic())
-                self._initial = StreamPosition(
+                self._initial_position = StreamPosition(
                     resolve_bound(client, settings, settings.start, partitions), snapshot.ids
                 )
-        return self._initial
+        return self._initial_position
 
     def bound_to_available(self) -> None:
         with self._borrow() as client:
@@ -130,7 +131,7 @@ class Planner:
             # Spark passes the end of the last finished batch, so everything below it is done.
             if self._mirror is not None:
                 self._mirror.commit_position(start.offsets, ends)
-            if start == self._initial and self._may_move and not self._has_begun:
+            if start == self._initial_position and self._may_move and not self._has_begun:
                 self._has_begun = True
                 return start
             if takes_all or not self._settings.limits.any_set:
@@ -147,7 +148,7 @@ class Planner:
         settings = self._settings
         self._has_begun = True
         begin = start.offsets
-        if start == self._initial:
+        if start == self._initial_position:
             begin = first_batch_start(begin, end.offsets, may_move=self._may_move)
         recreated = changed_ids(start.ids, end.ids)
         self._topics.track({partition.topic for partition in end.offsets}, end.ids)

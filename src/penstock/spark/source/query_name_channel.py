@@ -19,7 +19,7 @@ _DATAGRAM_BYTES_MAX: Final = 1024
 _DATAGRAMS_AT_ONCE_MAX: Final = 16
 
 
-class QueryNameAddress(NamedTuple):
+class QueryNameReceiverAddress(NamedTuple):
     """The planner's address, and the token that authenticates a datagram."""
 
     host: str
@@ -39,7 +39,7 @@ class QueryNameReceiver:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
         self._socket.setblocking(False)
-        self.address = QueryNameAddress(
+        self.address = QueryNameReceiverAddress(
             host, self._socket.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES)
         )
 
@@ -61,7 +61,7 @@ class QueryNameReceiver:
         self._socket.close()
 
 
-def send_query_name(address: QueryNameAddress, text: str) -> None:
+def send_query_name(address: QueryNameReceiverAddress, text: str) -> None:
     """Send the name. OSError if there is no route; delivery is not guaranteed."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sender:

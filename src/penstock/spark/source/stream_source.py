@@ -26,7 +26,7 @@ from penstock.spark.options.options import ReadSettings, TriggerLimits, stream_r
 from penstock.spark.runtime.workers import freeze_gc
 from penstock.spark.source.offset_mirror import commit_from_task, current_query
 from penstock.spark.source.offsets import parse_stream_position, stream_position_document, to_document
-from penstock.spark.source.planner import CommittingPartition, Planner
+from penstock.spark.source.planner import CommittingPartition, StreamPlanner
 from penstock.spark.source.reading import read_range
 from penstock.spark.source.source import OffsetRangePartition, requested_payload
 from penstock.spark.topic_table import TopicTable
@@ -45,22 +45,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: ReadSettings, table: TopicTable) -> None:
         self._settings = settings
         self._table = table
-        self._planner: Planner | None = None
+        self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for tasks. Connections and the position stay with the planner."""
         return self.__dict__ | {"_planner": None}
 
     @property
-    def planner(self) -> Planner:
+    def planner(self) -> StreamPlanner:
         if self._planner is None:
-            self._planner = Planner(self._settings)
+            self._planner = StreamPlanner(self._settings)
         return self._planner
 
     # In the planner's process
 
     def initialOffset(self) -> dict[str, Any]:
-        return stream_position_document(self.planner.initial())
+        return stream_position_document(self.planner.initial_position())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return _read_limit(self._settings.limits)

@@ -8,7 +8,7 @@ from penstock.broker.apis.create_topics import CreateTopics
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import Put
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
-from penstock.metadata.documents import PartitionValue, TopicValue, encode
+from penstock.metadata.documents import PartitionValue, TopicValue, encode_document
 from penstock.metadata.keys import ClusterKeys, topic_id_text
 from penstock.protocol.messages.create_topics import (
     CREATE_TOPICS,
@@ -252,8 +252,8 @@ async def test_what_another_broker_created_meanwhile_is_not_created_again(harnes
     partition = PartitionValue((1,), leader=1, leader_epoch=0, isr=(1,), partition_epoch=0)
     keys = ClusterKeys("c")
     harness.store.before_commit = [
-        Put(keys.topic("a"), encode(value)),
-        Put(keys.partition(TopicId(b"o" * 16), 0), encode(partition)),
+        Put(keys.topic("a"), encode_document(value)),
+        Put(keys.partition(TopicId(b"o" * 16), 0), encode_document(partition)),
     ]
     results = await create(harness, topic("a"), topic("b"))
 

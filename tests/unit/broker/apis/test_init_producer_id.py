@@ -7,7 +7,7 @@ from inspect import isawaitable
 import pytest
 
 from penstock.broker.apis.init_producer_id import InitProducerId
-from penstock.controller.topics import next_producer_id_block
+from penstock.controller.producer_ids import next_producer_id_block
 from penstock.errors import ErrorCode
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
 from penstock.protocol.messages.init_producer_id import (

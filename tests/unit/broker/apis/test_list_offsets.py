@@ -224,9 +224,9 @@ async def test_damage_found_by_a_lookup_is_reported_as_that_of_a_fetch_is(inside
     _flip_last_byte(partition)
 
     assert await listed(inside, asking(15)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
-    assert partition.offline is not None
-    assert "reported: " in str(partition.offline)
-    assert "checksum" in str(partition.offline)
+    assert partition.offline_error is not None
+    assert "reported: " in str(partition.offline_error)
+    assert "checksum" in str(partition.offline_error)
     assert await listed(inside, asking(LATEST)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
 
@@ -236,7 +236,7 @@ async def test_a_segment_removed_during_a_lookup_is_an_error_to_try_again(inside
     inside.directory.disk.remove_folder(partition.log.folder)
 
     assert await listed(inside, asking(5)) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, -1)]
-    assert partition.offline is None
+    assert partition.offline_error is None
 
 
 async def test_a_denied_topic_looks_the_same_whether_or_not_it_exists(inside: BrokerHarness) -> None:

@@ -7,12 +7,13 @@ import pytest
 
 from penstock.broker.apis.metadata import Metadata
 from penstock.broker.cluster.metadata_view import VERSIONS_READY_MAX
+from penstock.controller.broker_lifecycle import bump_leader_epochs
 from penstock.controller.decision import Decision
-from penstock.controller.topics import bump_leader_epochs, delete_topic, grow_topic
+from penstock.controller.topics import delete_topic, grow_topic
 from penstock.errors import ErrorCode
 from penstock.host.metadata_store import Delete, Put
 from penstock.limits import PARTITIONS_PER_TOPIC_MAX
-from penstock.metadata.documents import OverridesValue, encode
+from penstock.metadata.documents import OverridesValue, encode_document
 from penstock.metadata.keys import ClusterKeys
 from penstock.protocol.frames import decode_response, encode_response
 from penstock.protocol.messages.metadata import (
@@ -110,7 +111,7 @@ async def test_the_brokers_are_named_as_the_clients_listener_reaches_them(
 async def test_who_is_asked_takes_changes_if_it_can(asked: int, is_away: bool, named_by_it: int) -> None:
     async with running_cluster({"node.id": str(asked)}) as harness:
         harness.store.is_away = is_away
-        await harness.store.transact((), [Put(KEYS.group_config("g"), encode(OverridesValue({})))])
+        await harness.store.transact((), [Put(KEYS.group_config("g"), encode_document(OverridesValue({})))])
         await until(lambda: (harness.cluster.store_unavailable_since is not None) is is_away, seconds_max=10)
         assert (await ask(harness, named())).controller_id == named_by_it
 

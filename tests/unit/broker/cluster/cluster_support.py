@@ -9,13 +9,8 @@ from typing import NamedTuple
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
 from penstock.controller.decision import Decision
-from penstock.controller.topics import (
-    NewTopicFacts,
-    TopicDefaults,
-    TopicRequest,
-    create_topic,
-    next_producer_id_block,
-)
+from penstock.controller.producer_ids import next_producer_id_block
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic
 from penstock.host.metadata_store import Compare, Put
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.metadata.documents import (
@@ -23,7 +18,7 @@ from penstock.metadata.documents import (
     BrokerValue,
     ControllerValue,
     OverridesValue,
-    encode,
+    encode_document,
 )
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import ClusterKeys
@@ -77,7 +72,7 @@ def more_ids(image: ClusterImage) -> Decision:
 
 def group(image: ClusterImage, name: str, text: str = "1") -> Decision:
     key = KEYS.group_config(name)
-    put = Put(key, encode(OverridesValue({"consumer.session.timeout.ms": text})))
+    put = Put(key, encode_document(OverridesValue({"consumer.session.timeout.ms": text})))
     return Decision((Compare(key, image.overrides_of_group(name).revision),), (put,))
 
 
@@ -90,10 +85,10 @@ def new_topic(image: ClusterImage, name: str, topic_id: TopicId) -> Decision:
 
 
 def somebody_controls(store: SimStore) -> None:
-    store.transact([], [Put(KEYS.controller, encode(ControllerValue(1)))])
+    store.transact([], [Put(KEYS.controller, encode_document(ControllerValue(1)))])
 
 
 def admit(store: SimStore, broker_id: int) -> None:
-    store.transact([], [Put(KEYS.live(broker_id), encode(BrokerSessionValue("one", "disk")))])
+    store.transact([], [Put(KEYS.live(broker_id), encode_document(BrokerSessionValue("one", "disk")))])
     admitted = BrokerValue(None, {}, incarnation="one", admitted_epoch=store.revision)
-    store.transact([], [Put(KEYS.broker(broker_id), encode(admitted))])
+    store.transact([], [Put(KEYS.broker(broker_id), encode_document(admitted))])

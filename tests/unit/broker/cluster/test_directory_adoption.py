@@ -30,7 +30,7 @@ from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import SystemRandomness
 from penstock.log.data_directory import DirectoryIdentity, identity_in, reject_other_store_kind
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import BrokerSessionValue, BrokerValue, encode
+from penstock.metadata.documents import BrokerSessionValue, BrokerValue, encode_document
 from penstock.metadata.image_builder import image_of
 from penstock.metadata.keys import CLUSTER_ID_KEY, ClusterKeys
 from penstock.metadata.sqlite_store import MEMORY, SqliteStore
@@ -281,9 +281,11 @@ async def test_what_somebody_used_is_neither_overwritten_nor_undone(
     await adopt(folder, shared)
     keys = ClusterKeys(identity_in(OsDisk(), folder).cluster_id)
     puts = {
-        "another broker": Put(keys.broker(2), encode(BrokerValue(None, {}, incarnation="i"))),
-        "itself": Put(keys.broker(1), encode(BrokerValue(None, {}, incarnation="i", admitted_epoch=7))),
-        "a session": Put(keys.live(1), encode(BrokerSessionValue("i", "d"))),
+        "another broker": Put(keys.broker(2), encode_document(BrokerValue(None, {}, incarnation="i"))),
+        "itself": Put(
+            keys.broker(1), encode_document(BrokerValue(None, {}, incarnation="i", admitted_epoch=7))
+        ),
+        "a session": Put(keys.live(1), encode_document(BrokerSessionValue("i", "d"))),
     }
     shared.transact([], [puts[user]])
     with pytest.raises(ConfigError, match="used it since"):

@@ -98,7 +98,7 @@ class Node:
         return f"{id(self)}-{self.drawn}"
 
     async def _follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        self.admission(after)
+        self.admission.may_lead(after)
 
     async def join(self) -> None:
         await self.membership.join(self.own)

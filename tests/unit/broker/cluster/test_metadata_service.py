@@ -6,16 +6,10 @@ import pytest
 
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.config.broker import BrokerConfig
+from penstock.controller.broker_lifecycle import register_standalone
 from penstock.controller.decision import Decide, Decision
-from penstock.controller.topics import (
-    NewTopicFacts,
-    TopicDefaults,
-    TopicRequest,
-    create_topic,
-    delete_topic,
-    next_producer_id_block,
-    register_broker,
-)
+from penstock.controller.producer_ids import next_producer_id_block
+from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ApiError, CorruptData, ErrorCode, StorageFull
 from penstock.host.metadata_store import ABSENT, CommittedTransaction, Compare, Conflict, Delete
 from penstock.limits import PRODUCER_IDS_PER_BLOCK
@@ -93,7 +87,7 @@ def test_a_conflict_that_no_news_explains_is_settled_by_reading() -> None:
             await asyncio.sleep(0.01)  # on its way to the watcher
             store.faults = StoreFaults()
             changing = asyncio.ensure_future(
-                node.cluster.propose(group(node.cluster.image, "g", "2"))  # on what is no longer true
+                node.cluster.commit_once(group(node.cluster.image, "g", "2"))  # on what is no longer true
             )
             assert await changing == Conflict(None)
             await node.cluster.wait_for_conflict(Conflict(None), node.cluster.image)
@@ -105,7 +99,7 @@ def test_a_conflict_that_no_news_explains_is_settled_by_reading() -> None:
 def test_a_topic_larger_than_a_transaction_comes_into_being_at_one_moment() -> None:
     async def scene(store: SimStore) -> None:
         async with nodes(store, 2) as (node, other):
-            await node.cluster.change(lambda image: register_broker(image, 1, rack=None, endpoints={}))
+            await node.cluster.change(lambda image: register_standalone(image, 1, rack=None, endpoints={}))
             counts: set[int] = set()
 
             async def follow(_: ClusterImage, after: ClusterImage) -> None:
@@ -137,7 +131,7 @@ def test_what_changes_nothing_is_answered_at_once() -> None:
             nothing = Decision((), (Delete(KEYS.group_config("absent")),))
             await node.cluster.change(lambda _: nothing)
             assert asyncio.get_running_loop().time() < 1
-            assert isinstance(await node.cluster.propose(nothing), CommittedTransaction)
+            assert isinstance(await node.cluster.commit_once(nothing), CommittedTransaction)
 
     play(scene)
 
@@ -311,7 +305,7 @@ def test_who_writes_to_a_store_that_was_put_back_notices_first() -> None:
                 await node.cluster.change(more_ids)
             store.revision = 3
             with pytest.raises(CorruptData):
-                await node.cluster.propose(group(node.cluster.image, "g"))
+                await node.cluster.commit_once(group(node.cluster.image, "g"))
             with pytest.raises(CorruptData):
                 await node.running
 
@@ -361,7 +355,7 @@ def test_a_decision_that_rests_on_more_than_a_transaction_takes_is_refused() -> 
             with pytest.raises(ApiError, match="200 keys at once, and the metadata store takes 128"):
                 await node.cluster.change(lambda _: too_much)
             with pytest.raises(ApiError, match="200 keys"):
-                await node.cluster.propose(too_much)
+                await node.cluster.commit_once(too_much)
             assert await node.cluster.change(more_ids)
 
     play(scene)
@@ -446,9 +440,9 @@ def test_a_proposal_is_tried_once_beside_the_changes_that_wait() -> None:
             waiting = [asyncio.ensure_future(node.cluster.change(more_ids)) for _ in range(10)]
             await asyncio.sleep(0)
             decision = group(node.cluster.image, "quick")
-            assert isinstance(await node.cluster.propose(decision), CommittedTransaction)
+            assert isinstance(await node.cluster.commit_once(decision), CommittedTransaction)
             assert "quick" in node.cluster.image.group_overrides
-            assert isinstance(await node.cluster.propose(decision), Conflict)
+            assert isinstance(await node.cluster.commit_once(decision), Conflict)
             assert sum(change.done() for change in waiting) < 5
             await asyncio.gather(*waiting)
 

@@ -146,14 +146,14 @@ async def test_memory_that_was_granted_to_one_that_left_is_given_back(
     tmp_path: Path, monkeypatch: object
 ) -> None:
     async with cold(tmp_path, monkeypatch) as wiring:
-        budget = wiring.reads._cold_budget
-        assert budget.take(FETCH_BYTES_TOTAL_MAX)
+        budget = wiring.reads.cold_budget
+        assert budget.try_take(FETCH_BYTES_TOTAL_MAX)
         before, after = wiring.begin(1), wiring.begin(2)
         await turns()
         leave(before)
         budget.release(FETCH_BYTES_TOTAL_MAX)  # grants both, before the first was told that it is cancelled
         leave(after)
         await turns()
-        assert budget.take(FETCH_BYTES_TOTAL_MAX), "all of it is there again"
+        assert budget.try_take(FETCH_BYTES_TOTAL_MAX), "all of it is there again"
         assert wiring.begun == []
         assert wiring.failed == []

@@ -28,7 +28,7 @@ class ColdPartition:
 
     name = TopicPartition("t", 0)
     high_watermark = 10
-    offline: ApiError | None = None
+    offline_error: ApiError | None = None
     leader_epoch = 0
     following = None
     is_truncating = False
@@ -190,7 +190,7 @@ def test_a_partition_that_was_read_to_its_end_is_read_again_when_that_changes(
     if change == "high_watermark":
         reading.partition.high_watermark = 11
     elif change == "offline":
-        reading.partition.offline = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        reading.partition.offline_error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
     else:
         target.update(FetchPartition(partition=0, fetch_offset=9, partition_max_bytes=100))
     assert reading.reads.gather([target], fetch, context).is_cold

@@ -25,7 +25,7 @@ class FakePartition:
         self.follower_waits = self.fetch_waits
         self.log_start = 0
         self.committed_bytes = 0
-        self.offline: object | None = None
+        self.offline_error: object | None = None
 
     def shows(self, count: int) -> None:
         self.committed_bytes += count
@@ -52,7 +52,7 @@ class FakeReader:
     def gather(self, targets: list[FetchTarget], params: FetchParams, context: RequestContext) -> FetchResult:
         self.reads += 1
         gathered = FetchResult(params)
-        gathered.ends_wait = any(each.offline for each in self.partitions)
+        gathered.ends_wait = any(each.offline_error for each in self.partitions)
         for entry, partition in zip(targets, self.partitions, strict=True):
             gathered.size += partition.committed_bytes
             gathered.answers.append(self.answer(entry.key.partition))
@@ -72,7 +72,7 @@ class FakeReader:
         gathered = FetchResult(params)
         gathered.answers = idle.copy()
         for number in self.moved:
-            gathered.ends_wait |= self.partitions[number].offline is not None
+            gathered.ends_wait |= self.partitions[number].offline_error is not None
             gathered.size += self.partitions[number].committed_bytes
             gathered.answers[number] = self.answer(number)
         return gathered
@@ -187,7 +187,7 @@ async def test_what_came_too_little_is_not_missing_when_there_is_enough() -> Non
 async def test_a_partition_that_fails_answers_at_once() -> None:
     fetch = FakeReader(2)
     replies = waiting(fetch.begin(bytes_min=1000))
-    fetch.partitions[1].offline = "the disk"
+    fetch.partitions[1].offline_error = "the disk"
     fetch.partitions[1].wake()
     await turn()
     assert len(replies) == 1

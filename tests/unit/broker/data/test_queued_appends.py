@@ -114,8 +114,8 @@ async def test_what_was_appended_for_a_client_that_has_left_may_run_out_of_time(
         later.then(replies.append)
         assert later.abandon is not None
         later.abandon()
-        partition.produce_waits.expire(now=2.0)
-        assert (replies, len(partition.produce_waits)) == ([], 0)
+        partition.high_watermark_waits.expire(now=2.0)
+        assert (replies, len(partition.high_watermark_waits)) == ([], 0)
 
 
 async def test_without_acks_what_was_sent_is_stored_although_the_client_has_left(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_without_acks_a_request_is_over_when_its_batches_are_appended(tmp_
         pending.wait_for_appends([(0, partition, queued)], names_left=RECORDS_NAMED_MAX, wait_ms=10_000)
         outcomes: list[object] = []
         pending.wait_for_acknowledgement([]).then(outcomes.append)
-        queued.finish(partition.append(memoryview(bytearray(batch_of(5))), NOW_MS))
+        queued.finish(partition.append_now(memoryview(bytearray(batch_of(5))), NOW_MS))
         assert outcomes == [NoReply.DONE]
 
 

@@ -86,7 +86,7 @@ async def wired(folder: Path) -> AsyncIterator[Wiring]:
         append(partition, *([5] * 100), NOW_MS)
         watch = Watch()
         reads = ColdReads(inside.pool, lambda partition, damage: None)
-        limits = LookupLimits(records_per_turn=10)
+        limits = LookupLimits(records_per_chunk=10)
         lookups = TimeLookups(reads, tasks, watch, limits, lambda: wiring.yield_gil())
         wiring = Wiring(ListOffsets(inside.partitions, lookups), lookups, partition, watch)
         try:

@@ -17,7 +17,7 @@ from penstock.broker.groups.group_coordinator import GroupCoordinator, reply_of
 from penstock.coordinator.outcome import Now, WaitingRequest
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.group_state_machine import GroupStateMachine
-from penstock.limits import COMMITS_AT_ONCE, LONG_MAX, STATE_RECORDS_PER_TURN, TOMBSTONES_AT_ONCE
+from penstock.limits import COMMITS_AT_ONCE, LONG_MAX, STATE_RECORDS_PER_CHUNK, TOMBSTONES_AT_ONCE
 from penstock.protocol.frames import encode_response
 from penstock.protocol.messages.delete_groups import DeleteGroupsRequest
 from penstock.protocol.messages.offset_commit import (
@@ -195,7 +195,7 @@ async def test_others_get_a_turn_between_two_pieces() -> None:
     await broker.delete("g")
     watching.cancel()
     steps = [after - before for before, after in pairwise(queue)]
-    assert max(steps) <= STATE_RECORDS_PER_TURN + 1
+    assert max(steps) <= STATE_RECORDS_PER_CHUNK + 1
     assert sum(steps) >= 2 * MANY
 
 
@@ -203,13 +203,13 @@ async def test_the_pieces_of_several_groups_share_the_turns() -> None:
     broker = Broker()
     names = [f"g-{number}" for number in range(10)]
     for name in names:
-        broker.harness.replay_commits(name, places(STATE_RECORDS_PER_TURN - 1))
+        broker.harness.replay_commits(name, places(STATE_RECORDS_PER_CHUNK - 1))
     deleting = asyncio.ensure_future(broker.delete(*names))
     queue = [0]
     while not deleting.done():
         await asyncio.sleep(0)
         queue.append(sum(broker.shards.records))
-    assert max(after - before for before, after in pairwise(queue)) < (2 * STATE_RECORDS_PER_TURN)
+    assert max(after - before for before, after in pairwise(queue)) < (2 * STATE_RECORDS_PER_CHUNK)
     assert {result.error_code for result in (await deleting).results} == {0}
     assert list(broker.harness.groups.names()) == []
 

@@ -61,10 +61,10 @@ class Wrapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def append(self, payload: memoryview, now_ms: int) -> object:
+    def append_now(self, payload: memoryview, now_ms: int) -> object:
         if self.is_full:
             raise StorageFull("no space left")
-        return self.inner.append(payload, now_ms)
+        return self.inner.append_now(payload, now_ms)
 
 
 class Running:
@@ -114,7 +114,7 @@ async def running(
     partition = Wrapped(partition_on(new_disk()))
     for key in (b"a", b"b"):
         batch = build_batch([Record(NO_OFFSET, NOW_MS, key, b"0")])
-        partition.inner.append(memoryview(bytearray(batch)), NOW_MS)
+        partition.inner.append_now(memoryview(bytearray(batch)), NOW_MS)
     sync(partition.inner)
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, failure: failures.append(failure))

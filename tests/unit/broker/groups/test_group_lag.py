@@ -55,7 +55,7 @@ class Living:
         assert found is not None
         now_ms = self.clock.wall_ms()
         batch = build_batch(Record(NO_OFFSET, now_ms, None, b"%d" % number) for number in range(count))
-        appended = found.append(memoryview(bytearray(batch)), now_ms)
+        appended = found.append_now(memoryview(bytearray(batch)), now_ms)
         await self.broker.storage.flusher.flush_to([(found, appended.end_offset)])
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

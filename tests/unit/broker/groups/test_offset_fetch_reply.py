@@ -6,7 +6,7 @@ from penstock.broker.groups.group_coordinator import CombinedReply, GroupReply
 from penstock.broker.groups.offset_fetch_reply import GroupOffsetsFound, TopicOffsets, reply_in_chunks
 from penstock.broker.groups.reply_budget import ReplyBudget
 from penstock.errors import ErrorCode, ProtocolError
-from penstock.limits import OFFSETS_PER_TURN
+from penstock.limits import OFFSETS_PER_CHUNK
 from penstock.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from penstock.types import NO_TOPIC_ID
 from tests.unit.coordinator.test_shard import Client, active, look, put
@@ -94,7 +94,7 @@ def test_an_answer_that_did_not_arrive_can_be_followed_by_another() -> None:
 
 
 def test_a_long_answer_about_offsets_is_made_in_turns_with_others() -> None:
-    places = [(index, None, ErrorCode.NONE) for index in range(2 * OFFSETS_PER_TURN + 1)]
+    places = [(index, None, ErrorCode.NONE) for index in range(2 * OFFSETS_PER_CHUNK + 1)]
     found = GroupOffsetsFound(
         OffsetFetchRequestGroup("g"), ErrorCode.NONE, [TopicOffsets("t", NO_TOPIC_ID, places)]
     )

@@ -67,7 +67,7 @@ async def write(broker: RunningBroker, partitions: list[Partition]) -> int:
             refused = []
             for partition in partitions:
                 try:
-                    partition.append(memoryview(batch(b"x")), NOW_MS)
+                    partition.append_now(memoryview(batch(b"x")), NOW_MS)
                 except TooManyOpenFiles as full:
                     broker.storage.note_full(full)
                     refused.append(partition)
@@ -114,7 +114,7 @@ async def test_a_segment_begun_by_retention_keeps_no_file_open(tmp_path: Path) -
     settings = ("log.retention.check.interval.ms=1", "log.retention.ms=1000")
     async with broker_on(disk, tmp_path, *settings, limits=checkpoints_every(20)) as broker:
         partition = next(iter(broker.storage.partitions))
-        partition.append(memoryview(batch(b"x", 1_000)), NOW_MS)
+        partition.append_now(memoryview(batch(b"x", 1_000)), NOW_MS)
         await broker.storage.flusher.flush_to([(partition, Offset(1))])
         await eventually(lambda: partition.log.log_start_offset == 1 and disk.open_now == 0)
 
@@ -125,7 +125,7 @@ async def test_files_of_idle_partitions_are_closed_a_few_in_each_turn_of_the_loo
     async with broker_on(disk, tmp_path, limits=limits) as broker:
         partitions = list(broker.storage.partitions)
         for partition in partitions:
-            partition.append(memoryview(batch(b"x")), NOW_MS)
+            partition.append_now(memoryview(batch(b"x")), NOW_MS)
         checkpoints = broker.storage.checkpoints
         await checkpoints.run_due(float("inf"))
         assert disk.open_now == PARTITIONS

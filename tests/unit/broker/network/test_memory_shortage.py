@@ -46,17 +46,17 @@ class Hall:
     def client(self) -> Client:
         client = Client(self.world)
         self.clients.append(client)
-        self.server._connections[client.connection] = None
+        self.server.connections[client.connection] = None
         return client
 
     def relieve(self, budget: MemoryBudget, later_ms: int = 0) -> list[Client]:
         """What a relief at that time ends; the transports then say goodbye."""
         now = asyncio.get_running_loop().time() + later_ms / 1000
-        self.server._relieve_one(budget, budget.missing_bytes, now)
+        self.server.relieve(budget, budget.missing_bytes, now)
         ended = [client for client in self.clients if client.transport.ending == "aborted"]
         for client in ended:
             self.clients.remove(client)
-            self.server._connections.pop(client.connection, None)
+            self.server.connections.pop(client.connection, None)
             client.leaves()
         return ended
 
@@ -71,7 +71,7 @@ def fill(hall: Hall) -> list[Client]:
 
 async def test_in_a_shortage_a_frame_is_given_memory_as_it_comes() -> None:
     world = Wiring(in_flight_bytes_max=20 * FRAME_FIRST_BYTES)
-    world.shared.small_frames.take(8 * FRAME_FIRST_BYTES)
+    world.shared.small_frames.try_take(8 * FRAME_FIRST_BYTES)
     client = Client(world)
     before = world.shared.small_frames.free_bytes
     client.receives(half_of(REQUEST_BYTES_MAX, 10))
@@ -130,7 +130,7 @@ async def test_who_sends_steadily_is_not_ended() -> None:
 async def test_when_all_wait_for_each_other_the_first_goes_on() -> None:
     hall = Hall()
     budget = hall.world.shared.small_frames
-    budget.take(budget.free_bytes)
+    budget.try_take(budget.free_bytes)
     first, second = hall.client(), hall.client()
     for client in (first, second):
         client.receives(half_of(50_000))

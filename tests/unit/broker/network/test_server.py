@@ -140,7 +140,7 @@ async def test_a_stop_waits_for_who_takes_its_answers_and_ends_who_does_not() ->
         (reader, writer), (_, deaf) = await served.connect(), await served.connect()
         await served.until_there_are(2)
         answer = bytes(20_000_000)
-        for connection in served.server._connections:
+        for connection in served.server.connections:
             connection._transport.write(answer)
         reading = asyncio.ensure_future(reader.read(-1))
         served.server.stop_listening()

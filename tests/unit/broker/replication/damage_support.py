@@ -74,7 +74,7 @@ class Damaged:
             self.log,
             lambda name, _: SimWorker(loop, lambda: 0.01),
         )
-        self.storage.partitions.may_lead = one.admission
+        self.storage.partitions.may_lead = one.admission.may_lead
         self.storage.partitions.is_in_cluster = True
         self.storage.open(one.cluster.image)
         one.cluster.subscribe(self.storage.follow)
@@ -131,7 +131,8 @@ class Damaged:
     def require_copied_anew(self, *, has_fetched: bool = True) -> None:
         """`has_fetched`: this process did, before it found the damage."""
         partition = self.partition
-        assert (partition.is_damaged, partition.offline, partition.log.log_end_offset) == (False, None, 0)
+        assert not partition.is_damaged
+        assert (partition.offline_error, partition.log.log_end_offset) == (None, 0)
         assert partition.following is not None
         assert partition.leader_epoch == self.state.leader_epoch
         assert self.disk.list_folder("data/strays") == ["orders-0.damaged"]

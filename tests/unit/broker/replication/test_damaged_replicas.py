@@ -32,7 +32,7 @@ from tests.unit.replication.replica_support import sync
 def test_a_damaged_leader_hands_over_and_begins_anew() -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         broker.storage.damage(broker.partition, DAMAGE)
-        assert broker.partition.offline is not None
+        assert broker.partition.offline_error is not None
         await asyncio.sleep(1)
         assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
         broker.require_copied_anew()
@@ -158,7 +158,7 @@ def test_a_withdrawn_copy_that_is_elected_uncleanly_stays_offline_and_is_kept() 
         after = broker.state
         assert (after.leader, after.isr) == (1, (1,))
         assert broker.partition.is_damaged
-        assert broker.partition.offline is not None, (
+        assert broker.partition.offline_error is not None, (
             "it answers nobody, so that no follower truncates its log"
         )
         assert "partition.last_copy_damaged" in broker.log.said

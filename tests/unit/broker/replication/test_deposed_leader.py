@@ -19,7 +19,7 @@ from penstock.controller.configs import alter_topic_config
 from penstock.host.metadata_store import Put, SessionId, StoreChange, StoreUnavailable
 from penstock.limits import ETCD_REQUEST_MS_MAX
 from penstock.metadata.cluster_image import ClusterImage
-from penstock.metadata.documents import PartitionValue, decode
+from penstock.metadata.documents import PartitionValue, decode_document
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
 from penstock.replication.partition import Partition
@@ -44,7 +44,7 @@ class Replica:
         self._partitions = ReplicaManager(
             directory_on(new_disk()), SECOND_BROKER, lambda partition: None, None, LoopClock().monotonic
         )
-        self._partitions.may_lead = node.admission
+        self._partitions.may_lead = node.admission.may_lead
         assert list(self._partitions.open_all(node.cluster.image)) == []
         node.cluster.subscribe(self._follow)
 
@@ -129,7 +129,7 @@ class Scene:
 
     async def until_committed(self) -> None:
         key = KEYS.partition(self.leader.partition.topic_id, 0)
-        await until(lambda: decode(PartitionValue, key, self.store.entries[key].value).isr == (1, 2))
+        await until(lambda: decode_document(PartitionValue, key, self.store.entries[key].value).isr == (1, 2))
 
     async def kill_the_leader(self) -> None:
         node = self.leader.node
@@ -152,7 +152,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[Non
     async def refused(self: PeerLeaseCheck, broker_id: int, node_id: int) -> bool:
         return True
 
-    monkeypatch.setattr(PeerLeaseCheck, "_is_rejected_by", refused)
+    monkeypatch.setattr(PeerLeaseCheck, "is_rejected_by", refused)
     loop = VirtualTimeLoop(Random(3))
     faults = StoreFaults(delay_seconds=(0.001, 0.01))
     store = SimStore(loop, Random(3), faults, timeout_seconds=ETCD_REQUEST_MS_MAX / 1000)
@@ -160,7 +160,7 @@ def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[Scene], Awaitable[Non
     async def run() -> None:
         async with nodes(store, 2, 1) as (two, one):
             leader = Leader(one, two)
-            leader.partitions.may_lead = one.admission
+            leader.partitions.may_lead = one.admission.may_lead
             replica = Replica(two, leader)
             await leader.create()
             leader.write()
@@ -224,7 +224,7 @@ def test_a_proposal_is_settled_while_its_leader_is_deposed(monkeypatch: pytest.M
         await scene.lose_the_answer()
         leading = leader.partition.leading
         assert leading is not None
-        scene.witnesses._depose(1)
+        scene.witnesses.depose(1)
         leader.partitions.may_lead = lambda image: False
         assert leader.partition.leading is None
         leader.node.client.watch_events_flow.set()

@@ -98,7 +98,7 @@ class Leader:
 
     def write(self, to: Partition | None = None) -> None:
         partition = to or self.partition
-        partition.append(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
+        partition.append_now(memoryview(bytearray(batch_of([b"x"]))), NOW_MS)
         sync(partition)
 
     def fetched(self, offset: int, of: Partition | None = None) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.host.metadata_store import Put
 from penstock.limits import LEADERSHIP_CLAIM_MS_MAX, LEADERSHIP_CLAIMS_MAX
-from penstock.metadata.documents import PartitionValue, decode, encode
+from penstock.metadata.documents import PartitionValue, decode_document, encode_document
 from penstock.sim.store import SimStore
 from tests.unit.broker.cluster.test_membership import KEYS
 from tests.unit.broker.replication.test_isr_updates import Leader, play
@@ -19,8 +19,10 @@ def elect_another(store: SimStore, leader: Leader, *, epoch: int) -> None:
     """The leader does not hear of it: nothing is shown to it any more."""
     leader.node.tasks[0].cancel()
     key = KEYS.partition(leader.partition.topic_id, 0)
-    state = decode(PartitionValue, key, store.read(key).entries[key].value)
-    store.transact([], [Put(key, encode(msgspec.structs.replace(state, leader=2, leader_epoch=epoch)))])
+    state = decode_document(PartitionValue, key, store.read(key).entries[key].value)
+    store.transact(
+        [], [Put(key, encode_document(msgspec.structs.replace(state, leader=2, leader_epoch=epoch)))]
+    )
 
 
 def test_a_leader_is_certain_when_the_store_has_confirmed_it_since() -> None:

@@ -47,7 +47,7 @@ async def fail_to_read(broker: Damaged, times: int, pause_seconds: float) -> Non
 def test_a_leader_that_cannot_read_a_segment_again_and_again_hands_over(pause_seconds: float) -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         await fail_to_read(broker, READ_FAILURES_MAX - 1, pause_seconds)
-        assert (broker.partition.offline, broker.log.said) == (None, ["partition.read_failed"])
+        assert (broker.partition.offline_error, broker.log.said) == (None, ["partition.read_failed"])
         await fail_to_read(broker, 1, 1)
         assert (broker.state.leader, broker.state.isr) == (2, (2, 3))
         broker.require_copied_anew()
@@ -62,7 +62,7 @@ def test_reads_that_fail_together_or_now_and_then_are_no_reason_to_hand_over(
 ) -> None:
     async def scene(store: SimStore, broker: Damaged, others: list[Node]) -> None:
         await fail_to_read(broker, times, pause_seconds)
-        assert (broker.state.leader, broker.partition.offline) == (1, None)
+        assert (broker.state.leader, broker.partition.offline_error) == (1, None)
 
     play(scene)
 
@@ -74,7 +74,7 @@ def test_the_last_copy_stays_in_use_where_it_can_be_read() -> None:
         await asyncio.sleep(15)
         assert broker.state.isr == (1,)
         await fail_to_read(broker, 20, 1)
-        assert (broker.state.leader, broker.partition.offline) == (1, None)
+        assert (broker.state.leader, broker.partition.offline_error) == (1, None)
         assert broker.log.said == ["partition.read_failed"], "once"
         back = Node(store, 3)
         await back.join()
@@ -100,6 +100,6 @@ def test_a_device_that_is_full_or_has_no_descriptor_is_no_reason_to_hand_over() 
             with pytest.raises(TooManyOpenFiles):
                 await reads.run(broker.partition, Short(broker.partition))
             await asyncio.sleep(1)
-        assert (broker.state.leader, broker.partition.offline, broker.log.said) == (1, None, [])
+        assert (broker.state.leader, broker.partition.offline_error, broker.log.said) == (1, None, [])
 
     play(scene)

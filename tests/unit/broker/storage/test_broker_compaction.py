@@ -121,7 +121,7 @@ async def fill(broker: RunningBroker, partition: Partition, mebibytes: int, time
     for number in range(mebibytes * 20):
         records = [Record(Offset(0), time_ms, b"%d" % key, bytes(5_000), ()) for key in range(10)]
         records[0] = records[0]._replace(value=b"%d" % number)
-        partition.append(memoryview(bytearray(build_batch(records))), time_ms)
+        partition.append_now(memoryview(bytearray(build_batch(records))), time_ms)
     await broker.storage.checkpoints.run([partition])
 
 
@@ -252,7 +252,7 @@ async def small_logs(broker: RunningBroker, count: int) -> list[Partition]:
         partition = await make(broker, f"t{number}")
         for value in range(2):
             batch = build_batch([Record(Offset(0), 1, b"key", b"%d" % value)])
-            partition.append(memoryview(bytearray(batch)), 1)
+            partition.append_now(memoryview(bytearray(batch)), 1)
         partition.log.roll()
         logs.append(partition)
     await broker.storage.checkpoints.run(logs)
@@ -285,7 +285,7 @@ async def test_a_log_that_becomes_overdue_does_not_wait_for_all_other_cleanings(
         logs = await small_logs(broker, 4)
         late = await make(broker, "late", max_compaction_lag_ms="60000")
         batch = build_batch([Record(Offset(0), clock.wall_ms() - 50_000, b"key", b"")])
-        late.append(memoryview(bytearray(batch)), clock.wall_ms())
+        late.append_now(memoryview(bytearray(batch)), clock.wall_ms())
         broker.compaction.cleaner = InlineCleaner(broker)
         names = []
         for _ in range(5):
@@ -377,7 +377,7 @@ async def test_another_copy_of_a_log_is_not_believed_to_be_clean(tmp_path: Path)
         partition = await make(broker, "t", delete_retention_ms="1000")
         for value in (b"deleted long ago", None):
             batch = build_batch([Record(Offset(0), clock.wall_ms(), b"K", value)])
-            partition.append(memoryview(bytearray(batch)), clock.wall_ms())
+            partition.append_now(memoryview(bytearray(batch)), clock.wall_ms())
         await fill(broker, partition, 2, clock.wall_ms())
     shutil.copytree(folder, backup)
     async with broker_with(tmp_path, Environment(clock=clock)) as broker:
@@ -414,7 +414,7 @@ async def test_a_clock_that_leaps_ahead_does_not_end_the_life_of_tombstones(tmp_
         partition = await make(broker, "t", delete_retention_ms="3600000")
         broker.compaction.cleaner = InlineCleaner(broker)
         batch = bytearray(build_batch([Record(Offset(0), clock.wall_ms(), b"gone", None)]))
-        partition.append(memoryview(batch), clock.wall_ms())
+        partition.append_now(memoryview(batch), clock.wall_ms())
 
         async def clean_more() -> bool:
             await fill(broker, partition, 3, time_ms=clock.wall_ms())
@@ -500,7 +500,7 @@ async def test_a_record_that_waited_too_long_is_cleaned_from_the_active_segment(
         partition = await make(broker, "t", max_compaction_lag_ms="60000")
         for value in (b"old", b"new"):
             batch = bytearray(build_batch([Record(Offset(0), clock.wall_ms(), b"key", value)]))
-            partition.append(memoryview(batch), clock.wall_ms())
+            partition.append_now(memoryview(batch), clock.wall_ms())
         assert await broker.compaction.clean_dirtiest() is None
         clock.advance(61_000)
         assert await broker.compaction.clean_dirtiest() == partition.name

@@ -134,7 +134,7 @@ async def test_records_below_the_high_watermark_are_read_beside_a_truncation() -
     assert it.truncation is not None
     it.truncation.end()
     it.partition.truncated()
-    assert it.partition.offline is None
+    assert it.partition.offline_error is None
     assert it.partition.fetch_position() is not None, "it goes on following"
 
 
@@ -143,7 +143,7 @@ async def test_a_read_of_what_is_being_truncated_sends_the_client_to_the_leader(
     it = Following()
     answer = await it.fetch(it.truncate(15))
     assert (answer.error_code, it.damaged) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
-    assert it.partition.offline is None
+    assert it.partition.offline_error is None
 
 
 async def test_a_read_beside_a_log_that_begins_anew_is_no_damage() -> None:
@@ -265,7 +265,7 @@ async def test_whoever_finds_damage_it_is_logged_and_handed_over(tmp_path: Path,
         finally:
             pool.stop()
         assert told == [partition]
-        assert partition.offline is not None
+        assert partition.offline_error is not None
         assert lines.getvalue().count("partition.damaged") == 1
 
 
@@ -389,7 +389,7 @@ async def test_a_lone_broker_serves_a_partition_again_when_its_disk_reads_again(
             await by_fetch(broker, partition, reads, ErrorCode.NONE)
         finally:
             pool.stop()
-        assert (told, partition.offline) == ([], None)
+        assert (told, partition.offline_error) == ([], None)
         assert lines.getvalue().count("partition.read_failed") == 1
         assert "Input/output error" in lines.getvalue()
 
@@ -410,7 +410,7 @@ async def test_damage_that_a_coordinator_finds_is_logged_and_handed_over(tmp_pat
         index = int(log.parent.name.rpartition("-")[2])
         partition = broker.storage.partitions.find("__consumer_offsets", index)
         assert partition is not None
-        assert partition.offline is not None
+        assert partition.offline_error is not None
         assert lines.getvalue().count("partition.damaged") == 1
         assert "A damaged coordinator" in lines.getvalue()
 

@@ -43,8 +43,8 @@ async def test_damage_that_the_cleaner_finds_is_handed_over_and_others_are_clean
         names = [await broker.compaction.clean_dirtiest() for _ in range(3)]
         assert set(names) == {bad.name, good.name, None}
         assert (told, bad.is_damaged, broker.compaction.uncleanable) == ([bad], True, {})
-        assert bad.offline is not None
-        assert "checksum" in bad.offline.detail
+        assert bad.offline_error is not None
+        assert "checksum" in bad.offline_error.detail
         assert path.read_bytes() == content
         assert not [name for name in path.parent.iterdir() if name.name.endswith(".cleaned")]
         assert good.log.size_bytes < 2 * MIB
@@ -66,7 +66,7 @@ async def test_what_the_cleaner_meets_in_a_log_that_is_being_cut_is_no_damage(tm
         cleaner.meanwhile = cut
         await broker.compaction.clean_dirtiest()
         partition.log.file_uses.end(FileUse.TRUNCATION)
-        assert (partition.offline, broker.compaction.failures) == (None, 0)
+        assert (partition.offline_error, broker.compaction.failures) == (None, 0)
 
 
 async def by_ranking(broker: RunningBroker, partition: Partition) -> None:
@@ -97,8 +97,8 @@ async def test_damage_that_a_look_at_times_finds_is_handed_over(tmp_path: Path, 
         partition = found(broker, "t")
         await look(broker, partition)
         assert (told, partition.is_damaged) == ([partition], True)
-        assert partition.offline is not None
-        assert f"{0:020d}.log at 0: " in partition.offline.detail, "people have to find it"
+        assert partition.offline_error is not None
+        assert f"{0:020d}.log at 0: " in partition.offline_error.detail, "people have to find it"
 
 
 @pytest.mark.parametrize("look", [by_ranking, by_retention])
@@ -120,5 +120,5 @@ async def test_a_look_at_times_beside_a_log_that_changes_finds_no_damage(
 
         monkeypatch.setattr(Segment, "newest_timestamp", property(changed))
         await look(broker, partition)
-        assert partition.offline is None
+        assert partition.offline_error is None
         log.file_uses.end(FileUse.TRUNCATION)

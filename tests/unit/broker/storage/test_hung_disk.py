@@ -68,10 +68,10 @@ async def test_a_produce_is_answered_in_time_although_a_checkpoint_waits_for_the
     async with broker_on(disk, tmp_path) as (_, partition):
         disk.syncs_go_on.clear()
         for _ in range(2):  # the second comes when all the first left behind hangs
-            appended = partition.append(memoryview(batch(b"x")), NOW_MS)
+            appended = partition.append_now(memoryview(batch(b"x")), NOW_MS)
             answers: list[ProduceWait] = []
             deadline = asyncio.get_running_loop().time() + 0.1
-            partition.produce_waits.add(appended.end_offset, ProduceWait(deadline, answers.append), 0)
+            partition.high_watermark_waits.add(appended.end_offset, ProduceWait(deadline, answers.append), 0)
             await eventually(lambda answers=answers: bool(answers))  # type: ignore[misc]
             assert answers[0].errors == {0: ErrorCode.REQUEST_TIMED_OUT}
         disk.go_on()
@@ -84,9 +84,9 @@ async def test_a_flush_at_intervals_does_not_wait_for_a_checkpoint(tmp_path: Pat
     async with broker_on(disk, tmp_path, *settings) as (_, partition):
         disk.stores_begun.clear()
         disk.stores_go_on.clear()
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
         await eventually(disk.stores_begun.is_set)
-        partition.append(memoryview(batch(b"y")), NOW_MS)
+        partition.append_now(memoryview(batch(b"y")), NOW_MS)
         await eventually(lambda: partition.log.flushed_end_offset == 2)
         assert partition.log.recovery_point == 0, "the checkpoint still waits"
         disk.go_on()
@@ -98,7 +98,7 @@ async def test_a_stop_while_the_disk_hangs_ends_when_it_answers(tmp_path: Path) 
     async with broker_on(disk, tmp_path) as (_, partition):
         disk.stores_begun.clear()
         disk.stores_go_on.clear()
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
         await eventually(disk.stores_begun.is_set)
         disk.go_on()
     assert (tmp_path / "data" / "clean-shutdown").exists()

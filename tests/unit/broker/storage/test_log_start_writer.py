@@ -155,7 +155,7 @@ async def written(broker: RunningBroker) -> Partition:
     await make_topic(broker, 1)
     (partition,) = broker.storage.partitions
     for _ in range(10):
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
     await broker.storage.flusher.flush_to([(partition, Offset(10))])
     return partition
 
@@ -167,7 +167,7 @@ async def test_a_checkpoint_planned_before_a_deletion_does_not_undo_it(tmp_path:
         partition, storage = await written(broker), broker.storage
         log = partition.log
         log.advance_start(Offset(2))  # as retention and a leader's answer move it
-        partition.append(memoryview(batch(b"not flushed")), NOW_MS)
+        partition.append_now(memoryview(batch(b"not flushed")), NOW_MS)
         disk.is_held = True
         checkpoint = asyncio.ensure_future(storage.checkpoints.run([partition]))
         await until(disk.holds.is_set, seconds_max=10)
@@ -215,7 +215,7 @@ async def several(broker: RunningBroker, count: int) -> list[Partition]:
     partitions = list(broker.storage.partitions)
     for partition in partitions:
         for _ in range(3):
-            partition.append(memoryview(batch(b"x")), NOW_MS)
+            partition.append_now(memoryview(batch(b"x")), NOW_MS)
     await broker.storage.checkpoints.run(partitions)
     return partitions
 

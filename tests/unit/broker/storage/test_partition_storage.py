@@ -99,7 +99,7 @@ async def test_a_disk_that_does_not_keep_the_names_of_removed_partitions_has_fai
     async with running_broker(config, Environment(disk=disk)) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
         await broker.storage.flusher.flush_to([(partition, Offset(1))])
         disk.fails_folders = True
         await broker.cluster.change(lambda image: delete_topic(image, name="t"))
@@ -129,7 +129,7 @@ async def test_a_start_opens_few_files_at_a_time_however_many_partitions_there_a
     async with running_broker(config, Environment()) as broker:
         await make_topic(broker, PARTITIONS)
         for partition in broker.storage.partitions:
-            partition.append(memoryview(batch(b"x")), NOW_MS)
+            partition.append_now(memoryview(batch(b"x")), NOW_MS)
     disk = CountingDisk()
     async with running_broker(config, Environment(disk=disk)) as broker:
         ends = [partition.log.log_end_offset for partition in broker.storage.partitions]
@@ -148,13 +148,13 @@ async def test_a_batch_that_cannot_be_opened_is_its_producers_fault_and_no_damag
         nonsense[HEADER_BYTES:] = b"\xff" * (len(nonsense) - HEADER_BYTES)
         seal_in_place(nonsense)
         for each in (batch(b"x", NOW_MS), nonsense, batch(b"z", NOW_MS + 9)):
-            partition.append(memoryview(each), NOW_MS + 100)
+            partition.append_now(memoryview(each), NOW_MS + 100)
         await broker.storage.flusher.flush_to([(partition, Offset(3))])
         lookup = partition.time_lookup()
         assert look_up(lookup, NOW_MS + 1) == (1, NOW_MS + 5)
         assert look_up(lookup, NOW_MS + 6) == (2, NOW_MS + 9)
         assert look_up(lookup, None) == (2, NOW_MS + 9)
-        assert partition.offline is None
+        assert partition.offline_error is None
 
 
 async def test_a_lost_metadata_file_is_not_taken_for_an_empty_cluster(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_a_lost_metadata_file_is_not_taken_for_an_empty_cluster(tmp_path: 
     async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 1)
         for partition in broker.storage.partitions:
-            partition.append(memoryview(batch(b"x")), NOW_MS)
+            partition.append_now(memoryview(batch(b"x")), NOW_MS)
     (tmp_path / "data" / "metadata.sqlite").unlink()
     with pytest.raises(CorruptData, match="restore it from a backup"):
         async with running_broker(config, Environment()):
@@ -208,7 +208,7 @@ async def test_a_stop_on_a_full_disk_is_not_called_clean(
     async with running_broker(config, Environment(disk=disk, log=lines)) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
         disk.has_no_room_for = (no_room_for,)
     assert not (tmp_path / "data" / "clean-shutdown").exists()
     (said,) = lines.reasons("storage.no_clean_mark")
@@ -228,9 +228,9 @@ async def test_a_lost_index_is_written_again_after_somebody_read_there(tmp_path:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
         for _ in range(20):
-            partition.append(memoryview(batch(bytes(1_000))), NOW_MS)
+            partition.append_now(memoryview(batch(bytes(1_000))), NOW_MS)
         partition.log.roll()
-        partition.append(memoryview(batch(b"y")), NOW_MS)
+        partition.append_now(memoryview(batch(b"y")), NOW_MS)
     expected = lost.read_bytes()
     assert expected
     lost.unlink()
@@ -258,7 +258,7 @@ async def test_snapshots_are_rendered_where_they_are_written_and_not_on_the_loop
     async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 3)
         for partition in broker.storage.partitions:
-            partition.append(memoryview(batch(b"x")), NOW_MS)
+            partition.append_now(memoryview(batch(b"x")), NOW_MS)
         await broker.storage.checkpoints.run(list(broker.storage.partitions))
         assert rendered_by == ["storage"] * 3
 
@@ -269,7 +269,7 @@ async def test_a_checkpoint_that_is_cut_short_is_made_up_for(tmp_path: Path) -> 
     async with running_broker(config, Environment()) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
         running = asyncio.ensure_future(broker.storage.checkpoints.run([partition]))
         await asyncio.sleep(0)
         running.cancel()
@@ -292,7 +292,7 @@ async def test_a_checkpoint_that_the_disk_failed_is_no_longer_under_way(tmp_path
     async with running_broker(config, Environment(disk=BrokenSnapshots())) as broker:
         await make_topic(broker, 1)
         (partition,) = broker.storage.partitions
-        partition.append(memoryview(batch(b"x")), NOW_MS)
+        partition.append_now(memoryview(batch(b"x")), NOW_MS)
         for _ in range(2):
             with pytest.raises(StorageFailed):
                 await broker.storage.checkpoints.run([partition])
@@ -308,7 +308,7 @@ async def test_producers_of_all_partitions_together_are_bounded(tmp_path: Path) 
         for producer_id in range(40):
             record = Record(Offset(0), NOW_MS, None, b"x", ())
             made = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
-            partitions[producer_id % 5].append(memoryview(bytearray(made)), NOW_MS)
+            partitions[producer_id % 5].append_now(memoryview(bytearray(made)), NOW_MS)
         kept = [producer_id for each in partitions for producer_id, _ in each.log.producers.items()]
         assert sorted(kept) == list(range(30, 40))
         assert broker.storage.partitions.producer_registry.evicted == 30
@@ -322,7 +322,7 @@ def write_as(partition: Partition, producers: range) -> None:
     for producer_id in producers:
         record = Record(Offset(0), NOW_MS, None, b"x", ())
         made = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
-        partition.append(memoryview(bytearray(made)), NOW_MS)
+        partition.append_now(memoryview(bytearray(made)), NOW_MS)
 
 
 async def test_a_broker_that_forgets_a_producer_early_logs_it_by_itself(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from penstock.errors import ErrorCode
 from penstock.groups.classic.classic_group import ClassicGroup, ClassicState
 from penstock.groups.classic.classic_timers import end, expire
 from penstock.groups.embedded_protocol import PROTOCOL_TYPE
-from penstock.groups.rebalance_history import REASON_CHARACTERS_MAX, RebalanceHistory
+from penstock.groups.rebalance_statistics import REASON_CHARACTERS_MAX, RebalanceStatistics
 from penstock.groups.records import GroupMetadataValue, MemberMetadata
 from tests.unit.groups.classic.classic_support import GROUP, RANGE, SESSION_MS, ClassicGroupHarness
 
@@ -88,7 +88,7 @@ def test_rebalances_are_counted_with_their_reason_and_duration() -> None:
 
 
 def test_a_rebalance_that_is_interrupted_lasts_until_the_group_is_at_rest() -> None:
-    rebalances = RebalanceHistory()
+    rebalances = RebalanceStatistics()
     assert not rebalances.is_under_way
     rebalances.begin("first", Now(0, 10.0))
     rebalances.begin("second" * 100, Now(0, 11.0))

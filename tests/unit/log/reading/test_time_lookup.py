@@ -233,7 +233,7 @@ def test_a_lookup_gives_way_while_it_examines_records() -> None:
             raise Gone
 
     with pytest.raises(Gone):
-        TimeSearch(lookup_in(log), LATER, yield_gil, limits=LookupLimits(records_per_turn=10)).run()
+        TimeSearch(lookup_in(log), LATER, yield_gil, limits=LookupLimits(records_per_chunk=10)).run()
     assert len(turns) == 4
 
 

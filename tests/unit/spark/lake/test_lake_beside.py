@@ -43,7 +43,7 @@ def iceberg(table: TestTable) -> Iterator[IcebergLakeTable]:
 
 def snapshot_ids(table: TestTable) -> list[int]:
     with iceberg(table) as opened:
-        there = opened._table()
+        there = opened.current_table()
         assert there is not None
         return [snapshot.snapshot_id for snapshot in there.snapshots()]
 
@@ -75,7 +75,7 @@ def test_vacuum_leaves_snapshots_that_somebody_has_named(tmp_path: Path) -> None
     table = table_of_three(tmp_path / "orders", "iceberg")
     first, _, newest = snapshot_ids(table)
     with iceberg(table) as opened:
-        there = opened._table()
+        there = opened.current_table()
         assert there is not None
         there.manage_snapshots().create_tag(first, "mine").commit()
     with open_table(table.folder) as opened:
@@ -152,7 +152,7 @@ def test_a_compaction_goes_on_beside_batches_that_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of_three(tmp_path / "orders", "iceberg")
-    real, versions = IcebergLakeTable._replace_files_in, iter((3, 4))
+    real, versions = IcebergLakeTable.replace_files_in, iter((3, 4))
 
     def exchange(self: IcebergLakeTable, *given: Any) -> None:
         version = next(versions, None)
@@ -160,7 +160,7 @@ def test_a_compaction_goes_on_beside_batches_that_are_committed(
             assert table.append(version, records(version * 10, version * 10 + 10))
         real(self, *given)
 
-    monkeypatch.setattr(IcebergLakeTable, "_replace_files_in", exchange)
+    monkeypatch.setattr(IcebergLakeTable, "replace_files_in", exchange)
     with open_table(table.folder) as opened:
         assert opened.compact(1 << 20) == CompactionResult(3, 1)
     assert next(versions, None) is None
@@ -175,7 +175,7 @@ def test_a_batch_without_rows_does_not_set_a_table_back(
     table = table_of_three(tmp_path / "orders", "iceberg")
     markers = table.write(3, records(30, 40))._replace(files=())
     more = markers._replace(version=4, spans={ORDERS: OffsetSpan(40, 50)})
-    real, outcomes = IcebergLakeTable._append, list[bool]()
+    real, outcomes = IcebergLakeTable.append_batch, list[bool]()
 
     def append(self: IcebergLakeTable, *given: Any) -> None:
         if not outcomes:
@@ -183,7 +183,7 @@ def test_a_batch_without_rows_does_not_set_a_table_back(
             outcomes[0] = table.commit(markers) and table.commit(more)
         real(self, *given)
 
-    monkeypatch.setattr(IcebergLakeTable, "_append", append)
+    monkeypatch.setattr(IcebergLakeTable, "append_batch", append)
     assert not table.commit(markers)  # a slow second driver with the same batch
     assert outcomes == [True]
     with open_table(table.folder) as opened:
@@ -194,7 +194,7 @@ def test_a_batch_without_rows_does_not_set_a_table_back(
 def test_a_commit_that_fails_leaves_no_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = table_of_three(tmp_path / "orders", "iceberg")
     batch = table.write(3, records(30, 40))
-    real, outcomes = IcebergLakeTable._append, list[bool]()
+    real, outcomes = IcebergLakeTable.append_batch, list[bool]()
 
     def append(self: IcebergLakeTable, *given: Any) -> None:
         if not outcomes:
@@ -207,7 +207,7 @@ def test_a_commit_that_fails_leaves_no_metadata(tmp_path: Path, monkeypatch: pyt
             raise CommitFailedException("as it would be")
         real(self, *given)
 
-    monkeypatch.setattr(IcebergLakeTable, "_append", append)
+    monkeypatch.setattr(IcebergLakeTable, "append_batch", append)
     assert not table.commit(batch)
     assert outcomes == [True]
 
@@ -224,7 +224,7 @@ def table_of_another_version(folder: Path) -> TestTable:
     """A table whose maker has set none of the properties that we set today."""
     table = table_of_three(folder, "iceberg")
     with iceberg(table) as opened:
-        there = opened._table()
+        there = opened.current_table()
         assert there is not None
         with there.transaction() as change:
             change.remove_properties(*dict.fromkeys(OURS_TO_SET))
@@ -257,9 +257,9 @@ def test_a_table_that_says_no_age_of_snapshots_keeps_them_for_five_days(
 ) -> None:
     table = table_of_another_version(tmp_path / "orders")
     opened = IcebergLakeTable(table.folder, PartitionBy.DAY, "timestamp", expired_at_once=1)
-    real = iceberg_table._now_ms
+    real = iceberg_table.now_ms
     for version, days, left in ((3, 4, 4), (4, 6, 1)):
-        monkeypatch.setattr(iceberg_table, "_now_ms", lambda days=days: real() + days * DAY_MS)
+        monkeypatch.setattr(iceberg_table, "now_ms", lambda days=days: real() + days * DAY_MS)
         assert opened.commit(table.write(version, records(version * 10, version * 10 + 10)))
         assert len(snapshot_ids(table)) == left
     opened.close()

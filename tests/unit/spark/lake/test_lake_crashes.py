@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from penstock.errors import CorruptData
-from penstock.spark.lake.commit_log import CommitLog
+from penstock.spark.lake.commit_log import TableCommitLog
 from penstock.spark.lake.description import open_table
 from tests.unit.spark.lake.lake_tables import OftenSnapshotted, TestTable, records
 
@@ -109,14 +109,14 @@ def test_commits_that_a_snapshot_stands_for_are_removed_in_time(tmp_path: Path) 
     table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)
     for version in range(10):
         table.append(version, records(version, version + 1))
-    before = CommitLog(table.folder).read()
-    for path in CommitLog(table.folder).folder.iterdir():
+    before = TableCommitLog(table.folder).read()
+    for path in TableCommitLog(table.folder).folder.iterdir():
         os.utime(path, (0, 0))
     with open_table(table.folder) as opened:
         opened.vacuum(older_than_ms=1_000_000)
-    names = sorted(path.name.lstrip("0") for path in CommitLog(table.folder).folder.iterdir())
+    names = sorted(path.name.lstrip("0") for path in TableCommitLog(table.folder).folder.iterdir())
     assert names == ["10.json", "8.snapshot.json", "9.json"]
-    assert CommitLog(table.folder).read() == before
+    assert TableCommitLog(table.folder).read() == before
     assert table.append(10, records(10, 11))
     assert table.offsets() == list(range(11))
 
@@ -125,7 +125,7 @@ def test_a_damaged_log_is_not_guessed_at(tmp_path: Path) -> None:
     table = TestTable(tmp_path / "orders", "parquet")
     for version in range(3):
         table.append(version, records(version, version + 1))
-    log = CommitLog(table.folder).folder
+    log = TableCommitLog(table.folder).folder
     second = log / f"{2:020d}.json"
     good = second.read_bytes()
     for bad in (good[:-5], b"[]", b'{"kind":"append"}'):

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from penstock.errors import CorruptData
 from penstock.spark.lake import disk
-from penstock.spark.lake.commit_log import CommitLog
+from penstock.spark.lake.commit_log import TableCommitLog
 from penstock.spark.lake.compaction import CompactionTarget, merge_files
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS
@@ -164,10 +164,10 @@ def test_columns_that_come_to_a_delta_table_are_synced(
     table.append(0, records(0, 10))
     before = set((table.folder / "_delta_log").iterdir())
     opened = DeltaLakeTable(table.folder, PartitionBy.DAY)
-    there = opened._table()
+    there = opened.current_table()
     assert there is not None
     with synced(monkeypatch) as paths:
-        assert opened._widen(there, pa.schema([("city", pa.string())]))
+        assert opened.widen(there, pa.schema([("city", pa.string())]))
     (new,) = set((table.folder / "_delta_log").iterdir()) - before
     assert {new, new.parent} <= paths
 
@@ -213,15 +213,15 @@ def test_a_log_that_is_listed_while_it_changes_is_listed_again(
     table = TestTable(tmp_path / "orders", "parquet")
     for version in range(3):
         table.append(version, records(version, version + 1))
-    real, lists = CommitLog._names, list[int]()
+    real, lists = TableCommitLog.names, list[int]()
 
-    def names(self: CommitLog) -> set[tuple[int, bool]]:
+    def names(self: TableCommitLog) -> set[tuple[int, bool]]:
         lists.append(1)
         found = real(self)
         return found - {(2, False)} if len(lists) == 1 else found
 
-    monkeypatch.setattr(CommitLog, "_names", names)
-    assert CommitLog(table.folder).read().number == 3
+    monkeypatch.setattr(TableCommitLog, "names", names)
+    assert TableCommitLog(table.folder).read().number == 3
     assert len(lists) == 2
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.spark.lake import commit_log
-from penstock.spark.lake.commit_log import SNAPSHOT_EVERY, CommitLog, TableCommit, TableState, apply_commits
+from penstock.spark.lake.commit_log import (
+    SNAPSHOT_EVERY,
+    TableCommit,
+    TableCommitLog,
+    TableState,
+    apply_commits,
+)
 from penstock.spark.lake.iceberg_table import METADATA_CLEANUP, SNAPSHOT_AGE, IcebergLakeTable
 from penstock.spark.lake.lake_table import DataFile
 from penstock.spark.lake.time_partitioning import PartitionBy
@@ -26,7 +32,7 @@ def added(number: int) -> TableCommit:
     return TableCommit("append", number, files)
 
 
-def commit(log: CommitLog, count: int) -> None:
+def commit(log: TableCommitLog, count: int) -> None:
     for _ in range(count):
         log.change(lambda state: added(state.number + 1))
 
@@ -36,7 +42,7 @@ def bytes_in(folder: Path) -> int:
 
 
 def test_a_log_of_many_commits_holds_the_files_about_once(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, keep_ms=0)
+    log = TableCommitLog(tmp_path, keep_ms=0)
     commit(log, COMMITS)
     assert len(log.read().files) == COMMITS * FILES_EACH
     names = sorted(path.name for path in log.folder.iterdir())
@@ -48,7 +54,7 @@ def test_a_log_of_many_commits_holds_the_files_about_once(tmp_path: Path) -> Non
 
 def test_commits_are_kept_for_a_minute_after_a_snapshot_stands_for_them(tmp_path: Path) -> None:
     """Whoever has listed the log reads on without listing it again."""
-    log = CommitLog(tmp_path)
+    log = TableCommitLog(tmp_path)
     commit(log, 2 * SNAPSHOT_EVERY)
     assert len(list(log.folder.iterdir())) == 2 * SNAPSHOT_EVERY + 2
     old = time.time() - 61
@@ -63,7 +69,7 @@ def test_commits_are_kept_for_a_minute_after_a_snapshot_stands_for_them(tmp_path
 def test_reading_a_log_copies_the_files_of_the_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = CommitLog(tmp_path)
+    log = TableCommitLog(tmp_path)
     commit(log, SNAPSHOT_EVERY - 1)
     calls = 0
 

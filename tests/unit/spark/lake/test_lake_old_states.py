@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.spark.lake.commit_log import CommitLog, TableCommit
+from penstock.spark.lake.commit_log import TableCommit, TableCommitLog
 from penstock.spark.lake.delta_table import DeltaLakeTable
 from penstock.spark.lake.description import FORMATS, open_table
 from penstock.spark.lake.lake_sink import AlreadyCommitted, LakeWriter, WrittenFiles
@@ -129,7 +129,7 @@ def test_a_table_is_decided_about_again_after_columns_came(
     wider = records(10, 20).append_column("city", pa.array(["Berlin"] * 10))
     slow, quick = table.write(1, wider), table.write(1, records(10, 20))
     outcomes: list[bool] = []
-    real = DeltaLakeTable._widen
+    real = DeltaLakeTable.widen
 
     def widen(self: DeltaLakeTable, *arguments: Any) -> bool:
         if not outcomes:
@@ -137,7 +137,7 @@ def test_a_table_is_decided_about_again_after_columns_came(
             outcomes[0] = table.commit(quick)
         return real(self, *arguments)
 
-    monkeypatch.setattr(DeltaLakeTable, "_widen", widen)
+    monkeypatch.setattr(DeltaLakeTable, "widen", widen)
     assert not table.commit(slow)
     assert outcomes == [True]
     assert table.offsets() == list(range(20))
@@ -172,9 +172,9 @@ def test_a_commit_whose_number_was_given_away_comes_after_the_others(
     table = OftenSnapshotted(tmp_path / "orders", snapshot_every=4)
     table.append(0, records(0, 1))
     slow = table.write(0, records(0, 5, partition=1), app="slow")
-    real, slept = CommitLog._create, list[bool]()
+    real, slept = TableCommitLog.create, list[bool]()
 
-    def create(self: CommitLog, number: int, entry: TableCommit) -> bool:
+    def create(self: TableCommitLog, number: int, entry: TableCommit) -> bool:
         if entry.app == "slow" and not slept:
             slept.append(True)
             for version in range(1, 9):
@@ -185,6 +185,6 @@ def test_a_commit_whose_number_was_given_away_comes_after_the_others(
                 opened.vacuum(older_than_ms=1_000_000)
         return real(self, number, entry)
 
-    monkeypatch.setattr(CommitLog, "_create", create)
+    monkeypatch.setattr(TableCommitLog, "create", create)
     assert table.commit(slow)
     assert table.offsets() == sorted([*range(9), *range(5)])

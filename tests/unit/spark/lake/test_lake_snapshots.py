@@ -48,7 +48,7 @@ def opened(table: TestTable, *, warned: int = 1_000) -> Iterator[IcebergLakeTabl
 
 
 def looked_at(there: IcebergLakeTable) -> Table:
-    table = there._table()
+    table = there.current_table()
     assert table is not None
     return table
 

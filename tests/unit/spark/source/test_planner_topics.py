@@ -28,7 +28,7 @@ from penstock.spark.source.offsets import (
     parse_stream_position,
     stream_position_document,
 )
-from penstock.spark.source.planner import Planner
+from penstock.spark.source.planner import StreamPlanner
 from penstock.spark.source.source import OffsetRangePartition
 from penstock.types import NO_TOPIC_ID, TopicId, TopicPartition
 from penstock.wire.cluster_client import EARLIEST, ClusterClient
@@ -105,10 +105,10 @@ class World:
     def borrowed_client(self) -> Iterator[ClusterClient]:
         yield self._client
 
-    def planner(self, **options: str) -> Planner:
+    def planner(self, **options: str) -> StreamPlanner:
         needed = {"bootstrap": "broker-0:9092", "partition.metadata.cache.ttl.ms": "0"}
         offset_range = {**needed, "mirrorOffsets": "false", **options}
-        return Planner(
+        return StreamPlanner(
             stream_read_settings(offset_range),
             self.borrowed_client,
             self.cluster.monotonic,
@@ -127,7 +127,7 @@ def at(position: PartitionOffsets, topic_id: TopicId = TOPIC_ID) -> StreamPositi
 
 
 def ranges(
-    planner: Planner, start: StreamPosition, end: StreamPosition
+    planner: StreamPlanner, start: StreamPosition, end: StreamPosition
 ) -> list[tuple[TopicPartition, int, int]]:
     offset_range = [
         task.offset_range for task in planner.tasks(start, end) if isinstance(task, OffsetRangePartition)

@@ -85,7 +85,7 @@ class ReplicaOnDisk:
         self._size = 0
         """The size of the batch that was found last."""
 
-    def at(self, offset: int) -> StoredBatch | None:
+    def batch_at(self, offset: int) -> StoredBatch | None:
         """The batch on the platter that starts at this offset. None if none is durable."""
         files = self._files()
         content = self._content(files)
@@ -109,7 +109,7 @@ class ReplicaOnDisk:
 
     def location(self, offset: int) -> BatchLocation | None:
         """Where the batch that starts at this offset lies."""
-        file = self._files().get(self._segment) if self.at(offset) is not None else None
+        file = self._files().get(self._segment) if self.batch_at(offset) is not None else None
         if not isinstance(file, FileNode):
             return None
         return BatchLocation(self._segment, file, self._position - self._size)
@@ -126,7 +126,11 @@ class ReplicaOnDisk:
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def _files(self) -> Mapping[str, Node]:
-        folder = self._node.disk.durable(self._path) if self._on_platter else self._node.disk.seen(self._path)
+        folder = (
+            self._node.disk.durable_node(self._path)
+            if self._on_platter
+            else self._node.disk.visible_node(self._path)
+        )
         if not isinstance(folder, FolderNode):
             return {}
         return folder.stored if self._on_platter else folder.seen
@@ -197,12 +201,12 @@ class Ledger:
         metadata store alone.
         """
         while (offset := self.end) < up_to:
-            stored = self._copies[leader].at(offset)
+            stored = self._copies[leader].batch_at(offset)
             self.require(stored is not None, f"node-{leader} shows offset {offset}, which is not on its disk")
             assert stored is not None
             for member in sorted(isr - {leader}):
                 if not self._nodes[member].has_lost_data:
-                    there = self._copies[member].at(offset)
+                    there = self._copies[member].batch_at(offset)
                     message = (
                         f"node-{leader} shows offset {offset}; node-{member} is in sync and has not stored it"
                     )
@@ -261,7 +265,7 @@ class Ledger:
 
     def _require_header(self, node_id: int, batch: CommittedBatch, message: str) -> None:
         """Check that a replica has this batch. A bit in its records may have flipped."""
-        stored = self._copies[node_id].at(batch.header.base_offset)
+        stored = self._copies[node_id].batch_at(batch.header.base_offset)
         self.require(stored is not None and stored.header == batch.header, message)
 
     # Restarts of a single broker
@@ -388,7 +392,7 @@ class Ledger:
         """Check that a replica has every committed batch that ends after `start`, byte for byte."""
         for offset, batch in self.batches.items():
             if batch.header.next_offset > start:
-                stored = self._copies[node_id].at(offset)
+                stored = self._copies[node_id].batch_at(offset)
                 message = f"node-{node_id} has not what was committed at offset {offset}"
                 self.require(stored is not None and stored.content == batch.content, message)
 

@@ -57,7 +57,7 @@ class LogMatcher:
         end = chain[-1].next_offset if chain else log.log_start_offset
         while end < log.flushed_end_offset:
             # The log start offset may lie within a batch.
-            stored = copy.at(end) if chain else copy.covering(end)
+            stored = copy.batch_at(end) if chain else copy.covering(end)
             if stored is None:
                 raise InvariantViolation(
                     f"{self._name}: node-{node_id} says {log.flushed_end_offset} is flushed; {end} is not"

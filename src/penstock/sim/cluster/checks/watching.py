@@ -106,7 +106,11 @@ class PartitionChecks:
         """Compare the compacted logs of a single broker after cleaned segments replaced others."""
         for partition in serving.storage.partitions:
             ledger, log = self.ledger(partition), partition.log
-            if isinstance(ledger, CompactedLedger) and partition.offline is None and log.has_stable_segments:
+            if (
+                isinstance(ledger, CompactedLedger)
+                and partition.offline_error is None
+                and log.has_stable_segments
+            ):
                 ledger.compare(self._order[0].id, log, log.log_start_offset)
 
     def check_changed(self) -> None:
@@ -134,15 +138,15 @@ class PartitionChecks:
                 log.flushed_end_offset,
                 partition.high_watermark,
                 log.log_start_offset,
-                partition.failure is not None,
+                partition.disk_error is not None,
             )
             before = seen.get(partition)
             if before != now:
                 seen[partition] = now
-                if self._is_single and partition.offline is None:
+                if self._is_single and partition.offline_error is None:
                     self._check_single(node, partition, before)
                 self._check_partition(node, partition, before)
-                if self._is_single and before is None and partition.following is None:
+                if self._is_single and before is None and partition.is_leader:
                     self.ledger(partition).producers_on(node.id, log, log.log_start_offset)
         if len(seen) > PARTITION_OBJECTS_MAX:
             there = set(running.storage.partitions)
@@ -156,7 +160,7 @@ class PartitionChecks:
             raise InvariantViolation(f"{where}: {log} has flushed {flushed}")
         if before is None:
             ledger.reopened(node.id, log)
-            if partition.following is None and high != log.log_end_offset:
+            if partition.is_leader and high != log.log_end_offset:
                 raise InvariantViolation(f"{where}: {high} is shown after a restart; it ends at {log}")
         elif before[HAS_FAILED] and high > before[HIGH_WATERMARK]:
             raise InvariantViolation(f"{where}: {high} is shown although its disk has failed")
@@ -166,7 +170,7 @@ class PartitionChecks:
 
     def _check_partition(self, node: SimNode, partition: Partition, before: PartitionSummary | None) -> None:
         leading, high = partition.leading, partition.high_watermark
-        if partition.offline is not None:
+        if partition.offline_error is not None:
             return
         ledger = self.ledger(partition)
         partition_id = (partition.topic_id, partition.name.partition)
@@ -178,11 +182,11 @@ class PartitionChecks:
             self._check_in_sync(node, partition, ledger)
             self._check_producers(node, partition)
         is_compacted = isinstance(ledger, CompactedLedger)
-        if partition.failure is None and not partition.log.is_truncating and not is_compacted:
+        if partition.disk_error is None and not partition.log.is_truncating and not is_compacted:
             chains.flushed(node, partition.log)
         if before is None or before[LOG_START] != partition.log.log_start_offset:
             self._check_start(node, partition, ledger, before)
-        if partition.following is not None:
+        if not partition.is_leader:
             return
         where = f"{partition.name} on {node}"
         if before is None:
@@ -265,13 +269,13 @@ class PartitionChecks:
     ) -> None:
         start, where = partition.log.log_start_offset, f"{partition.name} on {node}"
         if start <= ledger.start_max:
-            if partition.following is None and before is not None and start < before[LOG_START]:
+            if partition.is_leader and before is not None and start < before[LOG_START]:
                 raise InvariantViolation(f"{where}: the start goes back from {before[LOG_START]} to {start}")
-        elif partition.following is not None and self._has_begun_deletion(node, partition, ledger):
+        elif not partition.is_leader and self._has_begun_deletion(node, partition, ledger):
             # The leadership ended while the new start was being stored: the client of DeleteRecords gets an
             # error.
             ledger.start_max = start
-        elif partition.following is not None:
+        elif not partition.is_leader:
             raise InvariantViolation(
                 f"{where}: it starts at {start}; no leader started after {ledger.start_max}"
             )

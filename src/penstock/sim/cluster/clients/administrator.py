@@ -268,6 +268,6 @@ class DeleteRecordsClient:
         found = answer.topics[0].partitions[0]
         if found.error_code == ErrorCode.NONE:
             ledger.deleted = max(ledger.deleted, found.low_watermark)
-            cluster.event_counts["deleted-records"] += 1
+            cluster.fault_counts["deleted-records"] += 1
             cluster.trace_and_hash(f"{ledger.name} starts at {found.low_watermark}")
         return found.error_code == ErrorCode.NONE

@@ -243,7 +243,7 @@ class SimGroupMember:
     async def _send_old_commit(self, coordinator: int, old_commit: OffsetCommitRequest) -> None:
         await self._client.pause(1.0)
         with suppress(*CONNECTION_ERRORS):
-            self._cluster.event_counts["duplicate"] += 1
+            self._cluster.fault_counts["duplicate"] += 1
             answer = await self._client.ask(coordinator, OFFSET_COMMIT, old_commit, connection_number=2)
             if answer.topics[0].partitions[0].error_code == ErrorCode.NONE:
                 self._cluster.violate(f"{old_commit} counts although its epoch is over")

@@ -169,7 +169,7 @@ class SimProducer:
         end_before = self._end
         connection_numbers = (0, 1) if self._client.random.random() < self._cluster.plan.repeats else (0,)
         if len(connection_numbers) > 1:
-            self._cluster.event_counts["duplicate"] += len(sent)
+            self._cluster.fault_counts["duplicate"] += len(sent)
         # Batches may be sent on two connections at once, as duplicates. Only replies on the first one are
         # evaluated.
         outcomes, *_ = await asyncio.gather(

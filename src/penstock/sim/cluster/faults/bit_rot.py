@@ -68,7 +68,7 @@ class BitFlip(NamedTuple):
         False: the copy was replaced, removed or truncated, or the record deleted.
         """
         path, file, position, value = self.byte
-        is_same = self.node.disk.seen(path) is file
+        is_same = self.node.disk.visible_node(path) is file
         partition = self._partition()
         is_deleted = partition is not None and self.batch.next_offset <= partition.log.log_start_offset
         return is_same and not is_deleted and file.seen[position : position + 1] == bytes([value])
@@ -76,7 +76,7 @@ class BitFlip(NamedTuple):
     def is_noticed(self) -> bool:
         """Whether the broker has taken this replica offline."""
         partition = self._partition()
-        offline = None if partition is None else partition.offline
+        offline = None if partition is None else partition.offline_error
         return offline is not None and offline.code is ErrorCode.KAFKA_STORAGE_ERROR
 
     def _partition(self) -> Partition | None:
@@ -107,7 +107,7 @@ class BitRot:
         if serving is None or node.mount.has_failed_sync or serving.storage.partitions.failure is not None:
             return
         for partition in serving.storage.partitions:
-            offline = partition.offline
+            offline = partition.offline_error
             is_offline = offline is not None and offline.code is ErrorCode.KAFKA_STORAGE_ERROR
             if is_offline and not self.is_damaged(node.id, str(partition.name)):
                 self._cluster.violate(f"{partition.name} is offline on {node} for no reason: {offline}")
@@ -153,7 +153,7 @@ class BitRot:
         copy = ReplicaOnDisk(node, str(name))
         safe_end = copy.recovery_point()
         for offset in random.sample(offsets, min(5, len(offsets))):
-            stored, location = copy.at(offset), copy.location(offset)
+            stored, location = copy.batch_at(offset), copy.location(offset)
             if stored is None or location is None or stored.header.size <= HEADER_BYTES:
                 continue
             # Above the recovery point a start would treat the damage as a torn write and truncate it.

@@ -147,7 +147,7 @@ class _InjectedFault:
         }[self._fault.kind]()
 
     def _count_fault(self) -> None:
-        self._cluster.event_counts[self._fault.kind] += 1
+        self._cluster.fault_counts[self._fault.kind] += 1
 
     # Processes and machines
 

@@ -47,7 +47,7 @@ from penstock.spark.pipelines.common.checkpoint import (
     noted_topic_ids,
     recorded_starts,
 )
-from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
+from penstock.spark.pipelines.common.cluster import fetch_partitions, look_up_topic_ids, open_client
 from penstock.spark.pipelines.common.progress import BatchProgress, Progress, lag
 from penstock.spark.pipelines.common.query_run import (
     StopRequest,
@@ -182,7 +182,7 @@ def _locked_checkpoint(settings: ArchiveSettings) -> Iterator[PartitionOffsets]:
     """Hold the lock of the checkpoint; yield where the topics began when the archive was first started."""
     with open_client(settings.access) as client:
         partitions = fetch_partitions(client, settings.topics)
-        ids = fetch_topic_ids(client, settings.topics, noted_topic_ids(settings.checkpoint_folder))
+        ids = look_up_topic_ids(client, settings.topics, noted_topic_ids(settings.checkpoint_folder))
         firsts = client.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
     check_checkpoint(settings.folder, settings.checkpoint_folder)
     folder = settings.checkpoint_folder

@@ -42,7 +42,7 @@ def fetch_partitions(
     return [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
 
 
-def fetch_topic_ids(
+def look_up_topic_ids(
     client: ClusterClient, topics: Sequence[str], noted: Mapping[str, TopicId]
 ) -> dict[str, TopicId]:
     """Return the ids of the topics that exist. A recreated topic has another id.

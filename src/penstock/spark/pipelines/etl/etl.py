@@ -16,7 +16,7 @@ from penstock.errors import CommandFailed
 from penstock.spark.options.options import ISOLATION_LEVELS
 from penstock.spark.pipelines.common import report
 from penstock.spark.pipelines.common.checkpoint import bind_checkpoint, last_offset, noted_topic_ids
-from penstock.spark.pipelines.common.cluster import fetch_partitions, fetch_topic_ids, open_client
+from penstock.spark.pipelines.common.cluster import fetch_partitions, look_up_topic_ids, open_client
 from penstock.spark.pipelines.common.first_batch import check_first_batch
 from penstock.spark.pipelines.common.progress import Progress, lag
 from penstock.spark.pipelines.common.query_run import (
@@ -108,7 +108,7 @@ def check(settings: EtlSettings) -> None:
     with open_client(settings.access) as client:
         _make_topics(client, spec)
         ids = {
-            stage: fetch_topic_ids(
+            stage: look_up_topic_ids(
                 client, spec.topics_read(stage), noted_topic_ids(settings.checkpoint(stage))
             )
             for stage in settings.stages

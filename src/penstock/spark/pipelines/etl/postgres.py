@@ -125,7 +125,7 @@ def prepare(target: PostgresTarget, schema: "StructType") -> None:
             connected.execute(_table_ddl(target, schema))
             if target.records_deletions:
                 _create_deleted_keys_table(connected, target)
-            found = connected.execute(sql.SQL("select * from {} limit 0").format(target.identifier))
+            found = connected.execute(sql.SQL("select * from {} limit 0").format(target.quoted_table))
             known = [column.name for column in found.description or []]
             if missing := [name for name in target.columns if name not in known]:
                 raise CommandFailed(
@@ -148,7 +148,7 @@ def _table_ddl(target: PostgresTarget, schema: "StructType") -> sql.Composed:
     if target.key:
         columns.append(sql.SQL("primary key ({})").format(identifiers(target.key)))
     return sql.SQL("create table if not exists {} ({})").format(
-        target.identifier, sql.SQL(", ").join(columns)
+        target.quoted_table, sql.SQL(", ").join(columns)
     )
 
 
@@ -160,7 +160,7 @@ def _create_deleted_keys_table(connected: "psycopg.Connection[Any]", target: Pos
     assert target.version is not None, "else nothing is remembered"
     columns = identifiers((*target.key, target.version))
     copied = sql.SQL("create table {} as select {} from {} with no data")
-    connected.execute(copied.format(target.deleted, columns, target.identifier))
+    connected.execute(copied.format(target.deleted, columns, target.quoted_table))
     connected.execute(
         sql.SQL("alter table {} add primary key ({})").format(target.deleted, identifiers(target.key))
     )
@@ -308,7 +308,7 @@ def _full_name(connected: "psycopg.Connection[Any]", target: PostgresTarget) -> 
     found = connected.execute(
         "select nspname || '.' || relname from pg_class c join pg_namespace n on n.oid = c.relnamespace "
         "where c.oid = %s::regclass",
-        (target.identifier.as_string(connected),),
+        (target.quoted_table.as_string(connected),),
     ).fetchone()
     assert found is not None, "a regclass is in pg_class"
     return str(found[0])

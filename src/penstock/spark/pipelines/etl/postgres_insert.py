@@ -79,7 +79,7 @@ class PostgresTarget(NamedTuple):
         return sql.Identifier(f"penstock_staging_{hashlib.sha256(named).hexdigest()[:16]}")
 
     @property
-    def identifier(self) -> sql.Identifier:
+    def quoted_table(self) -> sql.Identifier:
         return sql.Identifier(*self.table.split("."))
 
     @property
@@ -133,7 +133,7 @@ def insert_statement(target: PostgresTarget, row_filter: sql.Composable) -> sql.
         columns=sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in target.columns),
         is_gone=_deletion_column() if target.deletes else sql.SQL(""),
         staging=target.staging,
-        table=target.identifier,
+        table=target.quoted_table,
         row_filter=row_filter,
         order=keys + _newest_first_order(target) if target.key else sql.SQL("s.part, s.pos"),
     )
@@ -142,7 +142,7 @@ def insert_statement(target: PostgresTarget, row_filter: sql.Composable) -> sql.
     else:
         before = sql.Composed([])
     return before + sql.SQL("insert into {} as kept ({}) {} {}").format(
-        target.identifier, identifiers(target.columns), rows, _conflict_clause(target)
+        target.quoted_table, identifiers(target.columns), rows, _conflict_clause(target)
     )
 
 
@@ -167,7 +167,7 @@ def _deletion_clauses(target: PostgresTarget, rows: sql.Composed) -> tuple[sql.C
         )
     before = sql.SQL(
         "with newest as ({}), gone as (delete from {} kept using newest where penstock_gone and {}{}){} "
-    ).format(rows, target.identifier, _same_key(target, "kept", "newest"), is_newer, deleted_keys)
+    ).format(rows, target.quoted_table, _same_key(target, "kept", "newest"), is_newer, deleted_keys)
     left = sql.SQL("select {} from newest where not penstock_gone").format(identifiers(target.columns))
     return before, left
 
@@ -212,7 +212,7 @@ def _deleted_keys_clauses(target: PostgresTarget, version: sql.Identifier) -> sq
         deleted=target.deleted,
         columns=sql.SQL(", ").join([*map(sql.Identifier, target.key), version]),
         version=version,
-        table=target.identifier,
+        table=target.quoted_table,
         same_as_kept=_same_key(target, "kept", "newest"),
         same_key=_same_key(target, "deleted", "newest"),
         key=identifiers(target.key),

@@ -144,7 +144,7 @@ def _check_condition(spark: "SparkSession", settings: ReplaySettings, stop: Stop
     files = table_files(settings.folder).present
     with suppress(RunInterrupted):  # the run's next step raises it again
         run_spark_action(
-            spark, lambda: _filter(read_table_rows(spark, files), where), stop, stops_to_interrupt=1
+            spark, lambda: filter_rows(read_table_rows(spark, files), where), stop, stops_to_interrupt=1
         )
 
 
@@ -178,7 +178,7 @@ def _count_rows(
     everything: ReplaySlice,
     stop: StopRequest,
 ) -> list[Any]:
-    rows = _select(spark, settings.where, times, everything)
+    rows = select_rows(spark, settings.where, times, everything)
     size = sum((F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value")), start=F.lit(0))
     counted = rows.groupBy("topic", "partition").agg(
         F.count(F.lit(1)).alias("rows"),
@@ -237,7 +237,7 @@ class _ReplayRun:
         except RunInterrupted:
             return ReplayState({}, {})
         state = initial_state(file_offsets, self._settings.start, self._settings.end)
-        _save_state(self._settings, state)
+        store_state(self._settings, state)
         return state
 
     def _file_offsets(self) -> list[FileOffsets]:
@@ -284,11 +284,11 @@ class _ReplayRun:
             self._show_line(self._progress.line())
 
     def _save_state(self, state: ReplayState) -> None:
-        _save_state(self._settings, state)
+        store_state(self._settings, state)
         self.state = state
 
     def _send(self, chosen: ReplaySlice) -> tuple[int, int]:
-        rows = _select(self._spark, self._settings.where, self.state.times, chosen)
+        rows = select_rows(self._spark, self._settings.where, self.state.times, chosen)
         records = _records(rows, self._settings)
         task_counts = records.mapInArrow(
             _Sender(self._settings.write_options, self._settings.row_bytes_max),
@@ -349,7 +349,9 @@ class _FileIndex:
         return found
 
 
-def _select(spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice) -> "DataFrame":
+def select_rows(
+    spark: "SparkSession", where: str | None, times: TimeRange, chosen: ReplaySlice
+) -> "DataFrame":
     """Return the rows of a slice that pass the filters."""
 
     spans = [(*partition, *span) for partition, span in chosen.spans.items()]
@@ -374,10 +376,10 @@ def _select(spark: "SparkSession", where: str | None, times: TimeRange, chosen: 
     if times.end_ms is not None:
         is_before = F.col("timestamp") < F.timestamp_millis(F.lit(times.end_ms))
         rows = rows.where(F.coalesce(is_before, F.col(BEYOND) < times.end_ms))
-    return rows if where is None else _filter(rows, where)
+    return rows if where is None else filter_rows(rows, where)
 
 
-def _filter(rows: "DataFrame", where: str) -> "DataFrame":
+def filter_rows(rows: "DataFrame", where: str) -> "DataFrame":
     try:
         found = rows.where(where)
     except PySparkException as problem:
@@ -458,7 +460,7 @@ def _load_state(settings: ReplaySettings) -> ReplayState | None:
         raise CorruptData(f"{path} is not what was written there: {problem}") from problem
 
 
-def _save_state(settings: ReplaySettings, state: ReplayState) -> None:
+def store_state(settings: ReplaySettings, state: ReplayState) -> None:
     path = settings.checkpoint_folder / STATE_FILE
     try:
         disk.replace(path, json.dumps(state.document()).encode())

@@ -6,7 +6,7 @@ REASON_CHARACTERS_MAX = 255
 """Limit on a reason: clients send reasons too, of any length."""
 
 
-class RebalanceHistory:
+class RebalanceStatistics:
     """Counter and durations of a group's rebalances.
 
     The count goes up whenever members must rejoin, so an interrupted rebalance counts again. The
