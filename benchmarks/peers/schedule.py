@@ -89,13 +89,14 @@ class Schedule:
             session = Session(contender, server, clients, self.sizes)
             if START in asked:
                 self._ask(session, START, lambda each: lifecycle.start(each, began))
+            lane = lifecycle.make_lane(session) if RECOVERY in asked else None
             if any(name in SINGLE for name in asked):
                 self._warm_up(session)
             for name in asked:
                 if name in SINGLE:
                     self._ask(session, name, SINGLE[name])
-            if RECOVERY in asked:
-                written = lifecycle.write_before_kill(session)
+            if lane is not None:
+                written = lifecycle.write_before_kill(session, *lane)
         if written is not None:
             again, work = time.monotonic(), written
             with contender.start(home, contender.settings) as server:

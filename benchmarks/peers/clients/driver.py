@@ -28,6 +28,7 @@ WARM_S = 1.0
 """Steady flow that is not counted."""
 RETRY_S = 0.01
 WRITE_S_MAX = 60.0
+ATTEMPT_S_MAX = 5.0
 
 
 def run(module: str, function: str, work: Work) -> Any:
@@ -78,7 +79,7 @@ async def _retried(attempt: Callable[[], Coroutine[Any, Any, None]]) -> None:
     deadline = time.monotonic() + WRITE_S_MAX
     while True:
         try:
-            await asyncio.wait_for(attempt(), deadline - time.monotonic())
+            await asyncio.wait_for(attempt(), ATTEMPT_S_MAX)
             return
         except Exception:  # each library has its own errors
             if time.monotonic() > deadline:

@@ -21,8 +21,7 @@ JAVA = (
     "-Djava.awt.headless=true",
 )  # fmt: skip
 
-# What config/server.properties of the distribution sets beyond the defaults, with the factors that three
-# nodes allow. The rest is Kafka's default.
+# Kafka's defaults, with the factors that one node or three allow.
 _PROPERTIES = """process.roles=broker,controller
 node.id={node}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
@@ -31,8 +30,6 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.quorum.voters={voters}
 log.dirs={data}
-num.network.threads=3
-num.io.threads=8
 offsets.topic.replication.factor={factor}
 transaction.state.log.replication.factor={factor}
 transaction.state.log.min.isr={min_isr}

@@ -88,11 +88,15 @@ def child(
     try:
         yield process
     finally:
+        family = tuple(_family(process.pid))
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S_MAX)
         _signal_group(process, signal.SIGKILL)
         process.wait()
+        deadline = time.monotonic() + STOP_S_MAX
+        while any(is_running(pid) for pid in family) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

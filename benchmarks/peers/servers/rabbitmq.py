@@ -30,15 +30,15 @@ PLUGIN = "rabbitmq_stream"
 COMMAND_S_MAX = 60
 
 
-def scripts() -> Path | None:
-    if (SCRIPTS / "rabbitmq-server").exists():
-        return SCRIPTS
+def scripts(packaged: Path = SCRIPTS) -> Path | None:
+    if (packaged / "rabbitmq-server").exists():
+        return packaged
     on_path = shutil.which("rabbitmq-server")
     return Path(on_path).resolve().parent if on_path else None
 
 
-def missing() -> str | None:
-    if scripts() is None or shutil.which("epmd") is None:
+def missing(packaged: Path = SCRIPTS) -> str | None:
+    if scripts(packaged) is None or shutil.which("epmd") is None:
         return "rabbitmq-server not found: install Debian's package rabbitmq-server"
     for module in ("pika", "rstream"):
         if find_spec(module) is None:
