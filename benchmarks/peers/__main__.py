@@ -7,10 +7,12 @@ page. Results are kept in benchmarks/results/peers-<time>.json and .html.
 
 import argparse
 import json
+import resource
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.machine import facts
@@ -24,6 +26,7 @@ from benchmarks.peers.results import Missing, Run, rows_of
 from benchmarks.peers.schedule import Schedule
 from benchmarks.peers.sizes import FULL, QUICK, Sizes
 
+OPEN_FILES = 16_384
 RESULTS = Path("benchmarks") / "results"
 EXAMPLES = """examples:
   python -m benchmarks.peers --list                     questions and contenders, and what is missing here
@@ -41,17 +44,29 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.list:
         print(_listed())
         return 0
+    allow_open_files()
     # A run that is stopped must still end its servers: the blocks they run in see this.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sizes = QUICK if arguments.quick else FULL
-    run = compare(contenders.chosen(arguments.peer or ()), arguments.only or DEFAULT, sizes)
+    if arguments.repetitions:
+        sizes = replace(sizes, repetitions=arguments.repetitions)
+    chosen = contenders.chosen(arguments.peer or ())
+    run = compare(chosen, arguments.only or DEFAULT, sizes, is_quick=arguments.quick)
     print(table(run))
     for path in keep(run, arguments.out):
         print(f"kept in {path}")
     return 1 if any(each.reason.startswith("FAILED") for each in run.missing) else 0
 
 
-def compare(chosen: Sequence[Contender], questions: Sequence[str], sizes: Sizes) -> Run:
+def allow_open_files() -> None:
+    """Let servers and clients, which inherit it, have the open files that many connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def compare(chosen: Sequence[Contender], questions: Sequence[str], sizes: Sizes, *, is_quick: bool) -> Run:
     began, machine = time.monotonic(), facts()
     problems = {each.name: each.peer.missing() for each in chosen}
     missing = [Missing(name, "", problem) for name, problem in problems.items() if problem is not None]
@@ -72,7 +87,7 @@ def compare(chosen: Sequence[Contender], questions: Sequence[str], sizes: Sizes)
         rows=tuple(rows_of(schedule.samples, [MACHINE, *contenders.NAMES, *steps])),
         missing=(*missing, *schedule.missing),
         took_s=time.monotonic() - began,
-        is_quick=sizes is QUICK,
+        is_quick=is_quick,
     )
 
 
@@ -114,9 +129,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--peer",
         action="append",
-        choices=(*contenders.PEERS, *(name for name in contenders.NAMES if name not in contenders.PEERS)),
+        choices=(*contenders.PEERS, *contenders.NAMES),
         metavar="NAME",
         help="a peer, or one contender; may be repeated. --list names them",
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        choices=range(1, 21),
+        metavar="COUNT",
+        help=f"samples of each figure (default: {FULL.repetitions}; with --quick {QUICK.repetitions})",
     )
     parser.add_argument("--list", action="store_true", help="show questions and contenders, and end")
     parser.add_argument(

@@ -113,7 +113,7 @@ def _redis(name: str, **options: Any) -> Contender:
 
 CONTENDERS: tuple[Contender, ...] = (
     _penstock(
-        "penstock",
+        "penstock-before-ack",
         acknowledged=ON_DISK,
         why="the defaults: log.flush.policy=before_ack, and only what is on disk is shown",
         start_cluster=penstock.running_cluster,
@@ -128,7 +128,7 @@ CONTENDERS: tuple[Contender, ...] = (
         cluster_note="`penstock cluster up` takes no settings",
     ),
     _kafka(
-        "kafka",
+        "kafka-defaults",
         acknowledged=IN_CACHE,
         why="the defaults, with the Java options of its start script (heap 1 GB). Kafka's documentation"
         " advises against flushing by the broker and trusts in replicas instead",
@@ -140,7 +140,7 @@ CONTENDERS: tuple[Contender, ...] = (
         why="equal durability: Kafka flushes after each append, before it acknowledges",
     ),
     _nats(
-        "nats",
+        "nats-defaults",
         acknowledged=IN_CACHE,
         why="the defaults: JetStream with file storage, flushed every two minutes (sync_interval)",
     ),

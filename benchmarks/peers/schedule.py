@@ -27,6 +27,7 @@ Ask = Callable[[Session], Iterator[Sample]]
 FAILURES = (ClientFailed, PenstockClientFailed, ServerFailed, BrokerFailed, OSError)
 START, RECOVERY, LIMITS = "start", "recovery", "limits"
 WARM_BYTES = 1000
+WARM_RATE = 1000
 SETTLED = 0.1
 """Two rounds of warming up that differ by less than this share are alike."""
 
@@ -103,11 +104,11 @@ class Schedule:
                 session = Session(contender, server, clients, self.sizes)
                 self._ask(session, RECOVERY, lambda each: lifecycle.after_kill(each, work, again))
 
-    def _warm_up(self, session: Session) -> None:
+    def _warm_up(self, session: Session, replicas: int = 1) -> None:
         """Produce and read in rounds until the rates settle: Java compiles what is used often."""
         deadline, last = time.monotonic() + self.sizes.warm_up_s_max, 0.0
         while time.monotonic() < deadline:
-            work = session.work(record_bytes=WARM_BYTES, seconds=self.sizes.round_s)
+            work = session.work(record_bytes=WARM_BYTES, seconds=self.sizes.round_s, replicas=replicas)
             with session.lanes(work):
                 produced: Phase = session.clients.call("produce", work)
                 reading = replace(work, records=produced.work + 1, seconds=self.sizes.consume_s_max)
@@ -115,6 +116,9 @@ class Schedule:
             if abs(produced.per_second - last) < SETTLED * produced.per_second:
                 break
             last = produced.per_second
+        flow = session.work(is_paced=True, rate=WARM_RATE, seconds=self.sizes.warm_flow_s, replicas=replicas)
+        with session.lanes(flow):
+            session.clients.call("send_steadily", flow)
 
     # Three servers
 
@@ -138,8 +142,10 @@ class Schedule:
                     contender.start_cluster(home, contender.settings) as server,
                 ):
                     session = Session(contender, server, clients, self.sizes)
+                    # Members may need a moment to find each other: this is tried until it works.
+                    clients.call("first_record", session.work(replicas=cluster.REPLICAS))
                     if "replicated" in asked:
-                        self._warm_up(session)
+                        self._warm_up(session, cluster.REPLICAS)
                     for name in asked:
                         self._ask(session, name, CLUSTER[name])
             except FAILURES as problem:

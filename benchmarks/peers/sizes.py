@@ -7,26 +7,29 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     repetitions: int = 3
-    warm_up_s_max: float = 8.0
+    warm_up_s_max: float = 6.0
     """Rounds of warming up end when two in a row differ by less than a tenth, or after this long."""
     round_s: float = 1.0
     produce_s: float = 1.5
-    consume_s_max: float = 3.0
-    wait_s: float = 2.0
+    consume_s_max: float = 2.0
+    wait_s: float = 1.5
     steady_s: float = 2.0
-    crowd_s: float = 2.0
-    java_records: int = 300_000
-    java_warm_up: int = 100_000
+    fan_out_s: float = 1.5
+    warm_flow_s: float = 1.0
+    """A steady flow after those rounds: single records take other ways through a server than batches."""
+    crowd_s: float = 1.5
+    java_records: int = 240_000
+    java_warm_up: int = 80_000
     recovery_records: int = 30_000
-    kill_after_s: float = 2.0
-    outage_s: float = 8.0
+    kill_after_s: float = 1.5
+    outage_s: float = 3.0
     """How long is written after the kill at least."""
     lanes: tuple[int, ...] = (1, 100)
     producers: int = 200
     connections: int = 600
     readers: tuple[int, ...] = (1, 10, 50)
     limit_bytes: int = 512 * 1024 * 1024
-    settle_s: float = 2.0
+    settle_s: float = 1.5
     growth_partitions: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     growth_connections: tuple[int, ...] = (1, 10, 100, 600, 2_000)
     growth_bytes: tuple[int, ...] = (1_000_000_000, 10_000_000_000, 50_000_000_000)
@@ -43,6 +46,8 @@ QUICK = Sizes(
     consume_s_max=1.0,
     wait_s=0.3,
     steady_s=0.5,
+    fan_out_s=0.5,
+    warm_flow_s=0.2,
     crowd_s=0.5,
     java_records=20_000,
     java_warm_up=5_000,

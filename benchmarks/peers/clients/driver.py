@@ -167,6 +167,7 @@ async def send_steadily(client: Any, work: Work) -> Phase:
     producer: Producer = await client.producer(work)
     await _touch_each_lane(producer, work)
     await _send_evenly(producer, work, WARM_S, is_counted=False)
+    await producer.settle()  # what the warming up has left behind is not counted either
     gauge = Gauge(work.pids)
     sent = await _send_evenly(producer, work, work.seconds, is_counted=True)
     await producer.settle()

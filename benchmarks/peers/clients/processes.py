@@ -33,7 +33,7 @@ def guarded(module: str, function: str, work: Work) -> Any:
     try:
         return driver.run(module, function, work)
     except Exception as problem:
-        raise ClientFailed(f"{function}: {type(problem).__name__}: {problem}") from None
+        raise ClientFailed(f"{function}: {problem!r}") from None
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ STEADY_RATES = (1_000, 10_000)
 FAN_OUT_RATE = 200
 STEADY_BYTES = 100
 LEAD_S = 0.5
-LEAD_EACH_S = 0.04
+LEAD_EACH_S = 0.03
 """Readers connect before records flow, one after the other."""
 
 
@@ -64,17 +64,19 @@ def latency(session: Session) -> Iterator[Sample]:
 
 def end_to_end(session: Session) -> Iterator[Sample]:
     for rate in STEADY_RATES:
-        yield from _steady(session, f"{rate:,} records/s", rate=rate, readers=1)
+        yield from _steady(
+            session, f"{rate:,} records/s", rate=rate, readers=1, seconds=session.sizes.steady_s
+        )
 
 
 def fan_out(session: Session) -> Iterator[Sample]:
     for readers in session.sizes.readers:
         name = f"{FAN_OUT_RATE} records/s to {readers} {'group' if readers == 1 else 'groups'}"
-        yield from _steady(session, name, rate=FAN_OUT_RATE, readers=readers)
+        seconds = session.sizes.fan_out_s
+        yield from _steady(session, name, rate=FAN_OUT_RATE, readers=readers, seconds=seconds)
 
 
-def _steady(session: Session, name: str, *, rate: int, readers: int) -> Iterator[Sample]:
-    seconds = session.sizes.steady_s
+def _steady(session: Session, name: str, *, rate: int, readers: int, seconds: float) -> Iterator[Sample]:
     work = session.work(is_paced=True, record_bytes=STEADY_BYTES, rate=rate, readers=readers, seconds=seconds)
     with session.lanes(work):
         receiving = session.clients.begin("receive_steadily", work)

@@ -27,13 +27,13 @@ def _lines(run: Run) -> Iterator[str]:
 
 
 def _missing_line(missing: Missing) -> str:
-    return f"    {missing.contender:<17} {NOT_MEASURED}: {missing.reason}"
+    return f"    {missing.contender:<20} {NOT_MEASURED}: {missing.reason}"
 
 
 def _block(row: Row, acknowledged: dict[str, str]) -> Iterator[str]:
     yield f"  {row.figure} ({row.unit}, {better_text(row.better)})"
     for cell in row.cells:
-        line = f"    {cell.contender:<17} {acknowledged.get(cell.contender, ''):<18} {shown(cell.value):>9}"
+        line = f"    {cell.contender:<20} {acknowledged.get(cell.contender, ''):<18} {shown(cell.value):>9}"
         yield f"{line}  {spread_text(cell):<24} {cell.limited_by}".rstrip()
 
 

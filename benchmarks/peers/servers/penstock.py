@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.brokers import READY
 from benchmarks.clusters import READY as NODE_READY
-from benchmarks.peers.servers.process import LOOPBACK, Server, child, free_ports, wait_until
+from benchmarks.peers.servers.process import LOOPBACK, Server, child, free_row, wait_until
 
 MEMBERS = 3
 
@@ -45,8 +45,7 @@ def running(home: Path, settings: Sequence[str]) -> Iterator[Server]:
 def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     """Three brokers; etcd counts as a helper. `cluster up` takes no settings: the defaults are measured."""
     assert not settings
-    # Each broker listens on its first port plus its number: ports in a row that are most likely free.
-    kafka = free_ports(1)[0]
+    kafka = free_row(2 * MEMBERS)  # each broker listens on the first port plus its number
     http = kafka + MEMBERS
     command = [_program(), "cluster", "up", "--brokers", str(MEMBERS), "--data-dir", str(home / "cluster")]
     command += ["--kafka-port", str(kafka), "--http-port", str(http)]

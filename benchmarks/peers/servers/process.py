@@ -122,6 +122,16 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def free_row(count: int) -> int:
+    """The first of so many loopback ports in a row that were free a moment ago."""
+    while True:
+        (first,) = free_ports(1)
+        with suppress(OSError, OverflowError):  # one of them is taken, or there is no such port
+            for port in range(first, first + count):
+                socket.create_server((LOOPBACK, port)).close()
+            return first
+
+
 def accepts(port: int) -> bool:
     """Whether a server listens on the port."""
     try:
