@@ -19,6 +19,7 @@ from benchmarks.peers.servers.process import Server
 from benchmarks.peers.sizes import Sizes
 
 MB = 1_000_000
+KEPT_UP = 0.99
 
 
 @dataclass(slots=True)
@@ -55,6 +56,14 @@ class Session:
             better=better,
             limited_by=limited_by,
         )
+
+    def ages(self, figure: str, ages_ms: list[float], expected: int, limited_by: str) -> Iterator[Sample]:
+        """Percentiles of a steady flow. A server that cannot keep up has ages that grow with the run."""
+        if len(ages_ms) < expected * KEPT_UP:
+            limited_by = (
+                f"CANNOT KEEP UP: {len(ages_ms):,} of {expected:,} records came in time; {limited_by}"
+            )
+        yield from self.percentiles(figure, ages_ms, limited_by)
 
     def percentiles(self, figure: str, took_ms: list[float], limited_by: str) -> Iterator[Sample]:
         ordered = sorted(took_ms)

@@ -24,6 +24,10 @@ CHUNK_BYTES = 100_000
 CHUNK_RECORDS_MAX = 500
 TICK_S = 0.001
 STALL_S_MAX = 15.0
+LATE = 1.5
+"""A steady flow that the server holds back ends after so many times the time that it should take."""
+LAST_S_MAX = 3.0
+"""How long a reader waits beyond that for records that are still on their way."""
 WARM_S = 1.0
 """Steady flow that is not counted."""
 RETRY_S = 0.01
@@ -179,7 +183,7 @@ async def send_steadily(client: Any, work: Work) -> Phase:
 async def _send_evenly(producer: Producer, work: Work, seconds: float, *, is_counted: bool) -> int:
     padding = bytes(work.record_bytes - STAMP.size)
     began, sent, total = time.monotonic(), 0, int(work.rate * seconds)
-    while sent < total:
+    while sent < total and time.monotonic() < began + seconds * LATE:
         due = min(total, int((time.monotonic() - began) * work.rate))
         while sent < due:
             stamp = time.monotonic_ns() if is_counted else NOT_COUNTED
@@ -191,7 +195,10 @@ async def _send_evenly(producer: Producer, work: Work, seconds: float, *, is_cou
 
 
 async def receive_steadily(client: Any, work: Work) -> list[float]:
-    """Milliseconds from sending to receiving of every counted record, for all readers together."""
+    """Milliseconds from sending to receiving of every counted record, for all readers together.
+
+    There are fewer than were to be sent if the server cannot keep up.
+    """
     expected = int(work.rate * work.seconds)
     readers = [_receive(client, work, number, expected) for number in range(work.readers)]
     if client.BLOCKS and work.readers > 1:
@@ -205,7 +212,8 @@ async def _receive(client: Any, work: Work, number: int, expected: int) -> list[
     consumer: Consumer = await client.consumer(work, number)
     ages_ms: list[float] = []
     stalled = time.monotonic() + STALL_S_MAX
-    while len(ages_ms) < expected:
+    until: float | None = None
+    while len(ages_ms) < expected and (until is None or time.monotonic() < until):
         values = await consumer.receive()
         now = time.monotonic_ns()
         if not values:
@@ -217,6 +225,8 @@ async def _receive(client: Any, work: Work, number: int, expected: int) -> list[
         stalled = time.monotonic() + STALL_S_MAX
         stamps = (STAMP.unpack_from(value)[0] for value in values if len(value) == work.record_bytes)
         ages_ms.extend((now - stamp) / 1e6 for stamp in stamps if stamp != NOT_COUNTED)
+        if ages_ms and until is None:
+            until = time.monotonic() + work.seconds * LATE + LAST_S_MAX
     await consumer.close()
     return ages_ms
 

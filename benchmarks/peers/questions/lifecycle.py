@@ -28,8 +28,8 @@ def start(session: Session, began: float) -> Iterator[Sample]:
     session.clients.call("first_record", work)
     yield session.sample("start to first acknowledged record", time.monotonic() - began, "s")
     time.sleep(session.sizes.settle_s)
+    yield session.sample("memory when idle", memory_bytes(session.server.family()) / MB, "MB")
     pids = session.server.pids
-    yield session.sample("memory when idle", memory_bytes(pids) / MB, "MB")
     before, since = sum(map(process_cpu_s, pids)), time.monotonic()
     time.sleep(session.sizes.settle_s)
     used = sum(map(process_cpu_s, pids)) - before

@@ -83,7 +83,8 @@ def _steady(session: Session, name: str, *, rate: int, readers: int, seconds: fl
         time.sleep(LEAD_S + readers * LEAD_EACH_S)
         phase: Phase = session.clients.call("send_steadily", work)
         ages_ms: list[float] = receiving.wait()
-    yield from session.percentiles(f"end to end, {name}", ages_ms, phase.limited_by())
+    expected = int(rate * seconds) * readers
+    yield from session.ages(f"end to end, {name}", ages_ms, expected, phase.limited_by())
     if readers > 1:
         cpu_s = phase.broker_cpu_s / (phase.work * readers)
         yield session.sample(f"server CPU, {name}", cpu_s * 1e6, "s/million deliveries")

@@ -40,8 +40,12 @@ class Server:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Ids of all processes that serve, with their children."""
-        found = (pid for root in (*self.members, *self.helpers) for pid in _family(root))
+        """Ids of the processes that serve as long as the server runs: their CPU time is counted."""
+        return (*self.members, *self.helpers)
+
+    def family(self) -> tuple[int, ...]:
+        """Ids of all processes that serve at this moment, with their children: their memory is counted."""
+        found = (pid for root in self.pids for pid in family_of(root))
         return tuple(pid for pid in dict.fromkeys(found) if is_running(pid))
 
     @property
@@ -88,7 +92,7 @@ def child(
     try:
         yield process
     finally:
-        family = tuple(_family(process.pid))
+        family = tuple(family_of(process.pid))
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S_MAX)
@@ -104,13 +108,13 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _family(pid: int) -> Iterator[int]:
+def family_of(pid: int) -> Iterator[int]:
     """The process and all its descendants."""
     yield pid
     with suppress(OSError):  # a process that has ended has no children
         for tasks in Path(f"/proc/{pid}/task").iterdir():
             for descendant in (tasks / "children").read_text().split():
-                yield from _family(int(descendant))
+                yield from family_of(int(descendant))
 
 
 def free_ports(count: int) -> list[int]:
@@ -174,7 +178,8 @@ def memory_bytes(pids: Sequence[int]) -> int:
 def disk_bytes(folder: Path) -> int:
     """Bytes that the files of a folder occupy on disk: blocks, not lengths, so that holes are free."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # a server may remove files meanwhile
-            total += path.lstat().st_blocks * 512
+    for parent, _, names in os.walk(folder):  # which goes on when a server removes a folder meanwhile
+        for name in names:
+            with suppress(OSError):  # or a file
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total

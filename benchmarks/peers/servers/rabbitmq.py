@@ -18,6 +18,7 @@ from benchmarks.peers.servers.process import (
     ServerFailed,
     accepts,
     child,
+    family_of,
     free_ports,
     tail,
     wait_until,
@@ -104,7 +105,16 @@ def _nodes(home: Path, settings: Sequence[str], count: int, *, is_stream: bool) 
             processes.append(process)
         chosen = streams if is_stream else amqp
         addresses = ",".join(f"{LOOPBACK}:{port}" for port in chosen)
-        yield Server(addresses, tuple(process.pid for process in processes), home / "data", (names.pid,))
+        members = tuple(_virtual_machine(process.pid) for process in processes)
+        yield Server(addresses, members, home / "data", (names.pid,))
+
+
+def _virtual_machine(script: int) -> int:
+    """Process id of the node itself: the start script waits for it as its parent."""
+    for pid in family_of(script):
+        if Path(f"/proc/{pid}/comm").read_text().startswith("beam"):
+            return pid
+    raise ServerFailed(f"the script {script} has no process of a node")
 
 
 def _environment(home: Path, number: int, names_port: int, distribution_port: int) -> Mapping[str, str]:

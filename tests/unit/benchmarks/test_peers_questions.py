@@ -210,8 +210,8 @@ def test_a_process_and_its_children_end_with_their_block(tmp_path: Path) -> None
     spawn = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {wait!r}]); {wait}"
     with child([sys.executable, "-c", spawn], tmp_path / "output") as process:
         server = Server("127.0.0.1:1", (process.pid,), tmp_path)
-        wait_until(lambda: len(server.pids) == 2, process, tmp_path / "output", 10)
-        family = server.pids
+        wait_until(lambda: len(server.family()) == 2, process, tmp_path / "output", 10)
+        family = server.family()
     assert not any(is_running(pid) for pid in family)
 
 
