@@ -164,9 +164,10 @@ class Schedule:
     # What was found
 
     def _ask(self, session: Session, name: str, ask: Ask) -> None:
-        session.question = name
+        session.question, began = name, time.monotonic()
         try:
             self._take(ask(session))
+            self._note(f"  {name}: {time.monotonic() - began:.1f} s")
         except FAILURES as problem:
             self._miss(session.contender, name, f"FAILED: {problem}")
             if isinstance(problem, ClientStuck):

@@ -42,13 +42,12 @@ class RedisProducer:
         self._lanes = _keys(work)
         self._is_replicated = work.replicas > 1
         self._pipeline = self._client.pipeline(transaction=False)
-        self._size = 1 if work.is_paced else MOST_AT_ONCE
 
     async def send(self, lane: int, values: Sequence[bytes]) -> None:
         add, key = self._pipeline.xadd, self._lanes[lane]
         for value in values:
             add(key, {FIELD: value})
-        if len(self._pipeline) >= self._size:
+        if len(self._pipeline) >= MOST_AT_ONCE:
             await self.settle()
 
     async def settle(self) -> None:
@@ -61,6 +60,7 @@ class RedisProducer:
             raise ClientFailed(f"no replica confirmed within {REPLICATION_MS_MAX} ms")
 
     async def poll(self) -> None:
+        """Send what has been added since the last tick, in one pipeline, and wait for its replies."""
         await self.settle()
 
     async def close(self) -> None:

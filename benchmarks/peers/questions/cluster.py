@@ -16,8 +16,11 @@ RECORD_BYTES = 1000
 STEADY_RATE = 1_000
 STEADY_BYTES = 100
 LEAD_S = 1.0
-SETTLE_S = 2.0
-"""A client without an acknowledgement for this long tries again through a new connection."""
+SETTLE_S = 0.5
+"""A client without an acknowledgement for this long tries again through a new connection.
+
+librdkafka tries again by itself.
+"""
 
 
 def replicated(session: Session) -> Iterator[Sample]:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 START_S_MAX = 60.0
+GRACE_S = 1.0
+"""A server is asked to stop and then killed: what it has kept is thrown away."""
 STOP_S_MAX = 15.0
 POLL_S = 0.005
 
@@ -95,7 +97,7 @@ def child(
         family = tuple(family_of(process.pid))
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S_MAX)
+            process.wait(GRACE_S)
         _signal_group(process, signal.SIGKILL)
         process.wait()
         deadline = time.monotonic() + STOP_S_MAX
