@@ -32,10 +32,10 @@ COMMAND_S_MAX = 60
 
 
 def scripts(packaged: Path = SCRIPTS) -> Path | None:
-    if (packaged / "rabbitmq-server").exists():
-        return packaged
+    """Folder of the scripts: the one on PATH before the system's package, whose link leads there as well."""
     on_path = shutil.which("rabbitmq-server")
-    return Path(on_path).resolve().parent if on_path else None
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    return next((each for each in (*folders, packaged) if (each / "rabbitmq-server").exists()), None)
 
 
 def missing(packaged: Path = SCRIPTS) -> str | None:
@@ -50,8 +50,10 @@ def missing(packaged: Path = SCRIPTS) -> str | None:
 def version() -> str:
     folder = scripts()
     assert folder is not None
-    found = sorted(folder.parent.glob("lib/rabbitmq_server-*"))
-    return found[-1].name.partition("-")[2] if found else "unknown"
+    # An archive is unpacked to a folder with the version; the package has that folder beside its scripts.
+    found = [folder.parent, *sorted(folder.parent.glob("lib/rabbitmq_server-*"))]
+    named = [each.name.partition("-")[2] for each in found if each.name.startswith("rabbitmq_server-")]
+    return named[-1] if named else "unknown"
 
 
 @contextmanager
