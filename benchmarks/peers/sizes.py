@@ -7,19 +7,19 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     repetitions: int = 3
-    warm_up_s_max: float = 6.0
+    warm_up_s_max: float = 5.0
     """Rounds of warming up end when two in a row differ by less than a tenth, or after this long."""
     round_s: float = 0.8
     produce_s: float = 1.5
-    consume_s_max: float = 2.0
+    consume_s_max: float = 1.5
     wait_s: float = 1.5
     steady_s: float = 2.0
     fan_out_s: float = 1.0
     warm_flow_s: float = 1.0
     """A steady flow after those rounds: single records take other ways through a server than batches."""
     crowd_s: float = 1.5
-    java_records: int = 240_000
-    java_warm_up: int = 80_000
+    java_records: int = 160_000
+    java_warm_up: int = 60_000
     recovery_records: int = 30_000
     kill_after_s: float = 1.0
     outage_s: float = 2.0

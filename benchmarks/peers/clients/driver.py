@@ -28,7 +28,7 @@ LATE = 1.5
 """A steady flow that the server holds back ends after so many times the time that it should take."""
 LAST_S_MAX = 3.0
 """How long a reader waits beyond that for records that are still on their way."""
-WARM_S = 1.0
+WARM_S = 0.5
 """Steady flow that is not counted."""
 RETRY_S = 0.01
 WRITE_S_MAX = 60.0

@@ -16,7 +16,7 @@ RECORD_BYTES = (100, 1000)
 STEADY_RATES = (1_000, 10_000)
 FAN_OUT_RATE = 200
 STEADY_BYTES = 100
-LEAD_S = 0.5
+LEAD_S = 0.3
 LEAD_EACH_S = 0.03
 """Readers connect before records flow, one after the other."""
 
