@@ -116,21 +116,23 @@ async def _touch_each_lane(producer: Producer, work: Work) -> None:
 
 
 async def consume(client: Any, work: Work) -> Phase:
-    """Read from the beginning until all is read or time is up. The clock includes subscribing."""
-    gauge, received, first = Gauge(work.pids), 0, time.monotonic()
+    """Read from the beginning until all is read, or for the given time after the first record came.
+
+    The clock includes connecting and subscribing.
+    """
+    gauge, received = Gauge(work.pids), 0
+    stalled = time.monotonic() + STALL_S_MAX
+    until: float | None = None
     consumer: Consumer = await client.consumer(work, 0)
-    stalled = first + STALL_S_MAX
-    while received < work.records and time.monotonic() < first + work.seconds:
-        values = await consumer.receive()
-        received += len(values)
-        if values:
+    while received < work.records and (until is None or time.monotonic() < until):
+        if values := await consumer.receive():
+            received += len(values)
             stalled = time.monotonic() + STALL_S_MAX
+            until = until or time.monotonic() + work.seconds
         elif time.monotonic() > stalled:
-            break
+            raise ClientFailed(f"{received} records came, then none for {STALL_S_MAX:.0f} s")
     phase = gauge.stop(received)
     await consumer.close()
-    if not received:
-        raise ClientFailed(f"no record came within {work.seconds:g} s")
     return phase
 
 

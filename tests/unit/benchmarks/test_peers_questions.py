@@ -18,6 +18,7 @@ from benchmarks.peers.questions.java import consumer_rate_mb, producer_figures
 from benchmarks.peers.schedule import CLUSTER, LIMITS, RECOVERY, SINGLE, START, rotated
 from benchmarks.peers.servers import kafka, nats, rabbitmq, redis
 from benchmarks.peers.servers.process import Server, ServerFailed, child, disk_bytes, is_running, wait_until
+from benchmarks.phase import Phase
 
 WORK = Work(address="127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", pids=(), name="lane", record_bytes=100)
 
@@ -176,9 +177,18 @@ def test_a_reader_counts_everything_that_was_produced() -> None:
     assert run_with(client, "count", seconds=0.05) == 1003
 
 
-def test_a_reader_that_gets_nothing_has_failed() -> None:
-    with pytest.raises(ClientFailed, match="no record came"):
-        run_with(ListClient(), "consume", seconds=0.05)
+def test_a_reader_that_is_slow_to_begin_has_its_whole_time_from_the_first_record_on() -> None:
+    class SlowToBegin(ListClient):
+        async def consumer(self, work: Work, reader: int) -> ListClient:
+            await asyncio.sleep(0.2)
+            return await super().consumer(work, reader)
+
+    client = SlowToBegin()
+    run_with(client, "produce", records=100, seconds=5)
+    phase = run_with(client, "consume", seconds=0.05, records=101)
+    assert isinstance(phase, Phase)
+    assert phase.work == 101
+    assert phase.wall_s >= 0.2
 
 
 def test_only_counted_records_of_a_steady_flow_have_an_age() -> None:
