@@ -57,12 +57,13 @@ class Session:
             limited_by=limited_by,
         )
 
-    def ages(self, figure: str, ages_ms: list[float], expected: int, limited_by: str) -> Iterator[Sample]:
-        """Percentiles of a steady flow. A server that cannot keep up has ages that grow with the run."""
+    def ages(
+        self, figure: str, ages_ms: list[float], *, expected: int, sent: int, limited_by: str
+    ) -> Iterator[Sample]:
+        """Percentiles of a steady flow. If server or client cannot keep up, ages grow with the run."""
         if len(ages_ms) < expected * KEPT_UP:
-            limited_by = (
-                f"CANNOT KEEP UP: {len(ages_ms):,} of {expected:,} records came in time; {limited_by}"
-            )
+            came = f"{sent:,} of {expected:,} records were sent, {len(ages_ms):,} came in time"
+            limited_by = f"CANNOT KEEP UP: {came}; {limited_by}"
         yield from self.percentiles(figure, ages_ms, limited_by)
 
     def percentiles(self, figure: str, took_ms: list[float], limited_by: str) -> Iterator[Sample]:

@@ -24,8 +24,8 @@ CHUNK_BYTES = 100_000
 CHUNK_RECORDS_MAX = 500
 TICK_S = 0.001
 STALL_S_MAX = 15.0
-LATE = 1.5
-"""A steady flow that the server holds back ends after so many times the time that it should take."""
+LATE_S = 1.0
+"""A steady flow that the server holds back ends so much later than it should."""
 LAST_S_MAX = 3.0
 """How long a reader waits beyond that for records that are still on their way."""
 WARM_S = 0.5
@@ -185,12 +185,12 @@ async def send_steadily(client: Any, work: Work) -> Phase:
 async def _send_evenly(producer: Producer, work: Work, seconds: float, *, is_counted: bool) -> int:
     padding = bytes(work.record_bytes - STAMP.size)
     began, sent, total = time.monotonic(), 0, int(work.rate * seconds)
-    while sent < total and time.monotonic() < began + seconds * LATE:
+    while sent < total and time.monotonic() < began + seconds + LATE_S:
         due = min(total, int((time.monotonic() - began) * work.rate))
-        while sent < due:
-            stamp = time.monotonic_ns() if is_counted else NOT_COUNTED
-            await producer.send(sent % work.lanes, [STAMP.pack(stamp) + padding])
-            sent += 1
+        if due > sent:
+            stamp = STAMP.pack(time.monotonic_ns() if is_counted else NOT_COUNTED)
+            await producer.send(0, [stamp + padding] * (due - sent))  # one frame of a client that has frames
+            sent = due
         await producer.poll()
         await asyncio.sleep(TICK_S)
     return sent
@@ -228,7 +228,7 @@ async def _receive(client: Any, work: Work, number: int, expected: int) -> list[
         stamps = (STAMP.unpack_from(value)[0] for value in values if len(value) == work.record_bytes)
         ages_ms.extend((now - stamp) / 1e6 for stamp in stamps if stamp != NOT_COUNTED)
         if ages_ms and until is None:
-            until = time.monotonic() + work.seconds * LATE + LAST_S_MAX
+            until = time.monotonic() + work.seconds + LATE_S + LAST_S_MAX
     await consumer.close()
     return ages_ms
 

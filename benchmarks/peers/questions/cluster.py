@@ -47,7 +47,7 @@ def replicated(session: Session) -> Iterator[Sample]:
         ages_ms: list[float] = receiving.wait()
     expected = int(STEADY_RATE * sizes.steady_s)
     name = f"end to end, {STEADY_RATE:,} records/s, {where}"
-    yield from session.ages(name, ages_ms, expected, phase.limited_by())
+    yield from session.ages(name, ages_ms, expected=expected, sent=phase.work, limited_by=phase.limited_by())
 
 
 def leader_kill(session: Session) -> Iterator[Sample]:

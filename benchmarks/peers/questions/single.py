@@ -85,7 +85,13 @@ def _steady(session: Session, name: str, *, rate: int, readers: int, seconds: fl
         phase: Phase = session.clients.call("send_steadily", work)
         ages_ms: list[float] = receiving.wait()
     expected = int(rate * seconds) * readers
-    yield from session.ages(f"end to end, {name}", ages_ms, expected, phase.limited_by())
+    yield from session.ages(
+        f"end to end, {name}",
+        ages_ms,
+        expected=expected,
+        sent=phase.work * readers,
+        limited_by=phase.limited_by(),
+    )
     if readers > 1:
         cpu_s = phase.broker_cpu_s / (phase.work * readers)
         yield session.sample(f"server CPU, {name}", cpu_s * 1e6, "s/million deliveries")
