@@ -7,11 +7,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     repetitions: int = 3
-    warm_up_s_max: float = 5.0
+    warm_up_s_max: float = 4.0
     """Rounds of warming up end when two in a row differ by less than a tenth, or after this long."""
     round_s: float = 0.8
-    produce_s: float = 1.5
-    consume_s_max: float = 1.5
+    produce_s: float = 1.2
+    consume_s_max: float = 1.2
     wait_s: float = 1.5
     steady_s: float = 2.0
     fan_out_s: float = 1.0

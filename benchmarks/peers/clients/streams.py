@@ -174,8 +174,8 @@ class StreamCrowd:
         return acknowledged
 
     async def close(self) -> None:
-        for each in self._producers:
-            await each.close()
+        # All at once: the library takes a fifth of a second to close a connection.
+        await asyncio.gather(*(each.close() for each in self._producers))
 
 
 async def crowd(work: Work) -> StreamCrowd:
