@@ -25,7 +25,7 @@ MAKE_VENV := $(PYTHON) -m venv $(VENV)
 INSTALL   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help serve cluster demo setup test test-fast check format bench bench-spark kills sim mutants faults fuzz differential compat docs clean
+.PHONY: help serve cluster demo setup test test-fast check format bench bench-spark bench-peers kills sim mutants faults fuzz differential compat docs clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -53,6 +53,12 @@ $(VENV)/.spark: $(VENV)/.broker
 $(VENV)/.tests: $(VENV)/.broker
 	@echo "installing what the tests need into $(VENV)" >&2
 	@$(INSTALL) --editable '.[spark,test]'
+	@touch $@
+	@echo "installed" >&2
+
+$(VENV)/.peers: $(VENV)/.broker
+	@echo "installing the servers and clients of peers into $(VENV)" >&2
+	@$(INSTALL) --editable '.[etcd,peers]'
 	@touch $@
 	@echo "installed" >&2
 
@@ -102,6 +108,10 @@ format: setup
 #   make bench    measure a real broker with a real client (ARGS=--quick for a short look)
 bench: setup
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+#   make bench-peers   the same work for Kafka, NATS JetStream, RabbitMQ, Redis Streams and Penstock (ARGS=--quick, ARGS=--list)
+bench-peers: $(VENV)/.peers
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 #   make bench-spark   topics in Spark against Parquet, Spark's own sinks and its Kafka connector (ARGS=--quick)
 bench-spark: setup

@@ -25,12 +25,14 @@ _START_S_MAX = 60
 _START_POLL_S = 0.1
 _MAVEN_S_MAX = 600
 _TRANSACTION = 1
+_SERVER = "kafka_2.13"
+_TOOLS = "kafka-tools"
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>local</groupId><artifactId>kafka-jars</artifactId><version>1</version>
   <dependencies><dependency>
-    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
+    <groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
   </dependency></dependencies>
 </project>
 """
@@ -74,19 +76,28 @@ def fetch_jars(cache: Path) -> tuple[str, Path]:
         folder = cache / f"kafka-{version}"
         if folder.is_dir():
             return version, folder
-        problem = _copy_jars(version, folder)
+        problem = _copy_jars(_SERVER, version, folder)
         if problem is None:
             return version, folder
         problems.append(f"{version}: {problem}")
     raise BrokerFailed("Maven resolved no version of Kafka\n" + "\n".join(problems))
 
 
-def _copy_jars(version: str, folder: Path) -> str | None:
+def fetch_perf_tools(cache: Path) -> Path:
+    """Return the folder with the jars of Kafka's command-line tools, in the version of `fetch_jars`."""
+    version, _ = fetch_jars(cache)
+    folder = cache / f"kafka-tools-{version}"
+    if not folder.is_dir() and (problem := _copy_jars(_TOOLS, version, folder)) is not None:
+        raise BrokerFailed(f"Maven could not resolve the tools of Kafka {version}: {problem}")
+    return folder
+
+
+def _copy_jars(artifact: str, version: str, folder: Path) -> str | None:
     """Fetch into another folder and rename it at the end, so that an existing folder is always complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         pom = Path(temporary) / "pom.xml"
-        pom.write_text(_POM.format(version=version))
+        pom.write_text(_POM.format(artifact=artifact, version=version))
         # Maven takes a relative folder to be beside the pom, not below the working directory.
         jars = Path(temporary).resolve() / "jars"
         command = ["mvn", "--quiet", "--batch-mode", "--file", str(pom)]
@@ -114,7 +125,7 @@ def running_kafka(jars: Path) -> Iterator[Broker]:
         (home / "log4j2.properties").write_text(_QUIET_LOG)
         java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}"]
         java += ["-cp", f"{jars}/*"]
-        _format_storage([*java, "kafka.tools.StorageTool"], properties)
+        format_storage([*java, "kafka.tools.StorageTool"], properties)
         output = home / "output"
         with child_process([*java, "kafka.Kafka", str(properties)], output) as process:
             broker = Broker("kafka", LOOPBACK, port, process)
@@ -123,7 +134,7 @@ def running_kafka(jars: Path) -> Iterator[Broker]:
             yield broker
 
 
-def _format_storage(tool: list[str], properties: Path) -> None:
+def format_storage(tool: list[str], properties: Path) -> None:
     command = [*tool, "format", "--cluster-id", _CLUSTER_ID, "--config", str(properties)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,0 +1,1 @@
+"""The servers under comparison: how each is started, stopped and found missing."""

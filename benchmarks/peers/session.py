@@ -1,0 +1,72 @@
+"""One server that is running, its client processes, and the questions that it is asked.
+
+Rule 1: a question that fails is recorded with its reason, and the next one is asked.
+Rule 2: before each clock starts, what others have left to write is on disk (`sync`), so that nobody pays
+for it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from benchmarks.figures import Better, percentile
+from benchmarks.peers.clients.processes import Clients
+from benchmarks.peers.clients.work import Work
+from benchmarks.peers.contenders import Contender
+from benchmarks.peers.results import Sample
+from benchmarks.peers.servers.process import Server
+from benchmarks.peers.sizes import Sizes
+
+MB = 1_000_000
+KEPT_UP = 0.99
+
+
+@dataclass(slots=True)
+class Session:
+    contender: Contender
+    server: Server
+    clients: Clients
+    sizes: Sizes
+    question: str = ""
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    def work(self, **options: object) -> Work:
+        """Work with a name that nobody has used."""
+        name = f"bench{next(self.numbers)}"
+        return Work(address=self.server.address, pids=self.server.pids, name=name, **options)  # type: ignore[arg-type]
+
+    @contextmanager
+    def lanes(self, work: Work) -> Iterator[Work]:
+        """Make the lanes of the work, and remove them at the end, so that memory and disk do not fill up."""
+        self.clients.call("create", work)
+        os.sync()
+        yield work
+        self.clients.call("delete", work)
+
+    def sample(
+        self, figure: str, value: float, unit: str, better: Better = Better.LOWER, limited_by: str = ""
+    ) -> Sample:
+        return Sample(
+            question=self.question,
+            figure=figure,
+            unit=unit,
+            contender=self.contender.name,
+            value=value,
+            better=better,
+            limited_by=limited_by,
+        )
+
+    def ages(
+        self, figure: str, ages_ms: list[float], *, expected: int, sent: int, limited_by: str
+    ) -> Iterator[Sample]:
+        """Percentiles of a steady flow. If server or client cannot keep up, ages grow with the run."""
+        if len(ages_ms) < expected * KEPT_UP:
+            came = f"{sent:,} of {expected:,} records were sent, {len(ages_ms):,} came in time"
+            limited_by = f"CANNOT KEEP UP: {came}; {limited_by}"
+        yield from self.percentiles(figure, ages_ms, limited_by)
+
+    def percentiles(self, figure: str, took_ms: list[float], limited_by: str) -> Iterator[Sample]:
+        ordered = sorted(took_ms)
+        for share, label in ((0.5, "p50"), (0.99, "p99")):
+            yield self.sample(f"{figure}, {label}", percentile(ordered, share), "ms", limited_by=limited_by)
