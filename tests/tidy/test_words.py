@@ -58,6 +58,7 @@ INSTEAD = {
     "StoreAway": "StoreUnavailable",
     "Surroundings": "GroupContext",
     "Told": "a name for the message",
+    "TopicEntry": "AssignedTopic",
     "Trouble": "a name that ends in Failure or Error",
     "Troubles": "CoordinatorErrors",
     "Turns": "KeyedJobQueue",
