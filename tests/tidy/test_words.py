@@ -32,6 +32,7 @@ INSTEAD = {
     "Book": "GroupStore",
     "CatchingUp": "ReadBarrier",
     "Changing": "MetadataChange",
+    "ChildDied": "ChildProcessEnded",
     "ClusterOptions": "LocalClusterOptions",
     "CommitLog": "TableCommitLog",
     "Controlling": "ControllerLoop",

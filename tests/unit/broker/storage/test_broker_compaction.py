@@ -19,7 +19,7 @@ from penstock.broker.storage.cold_reads import ColdReads
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ConfigError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.host.child_process import ChildDied
+from penstock.host.child_process import ChildProcessEnded
 from penstock.host.clock import AdjustableClock
 from penstock.http.metrics import compaction_metrics
 from penstock.http.prometheus import lines as metric_lines
@@ -181,7 +181,12 @@ def begun(cleaner: InlineCleaner, topic: str) -> int:
 
 @pytest.mark.parametrize(
     "failure",
-    [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleanerFailed("KeyError: 1")],
+    [
+        ChildProcessEnded("killed"),
+        StorageFull("no space"),
+        ConfigError("too small"),
+        CleanerFailed("KeyError: 1"),
+    ],
 )
 async def test_a_failed_cleaning_is_retried_after_others_and_with_longer_pauses(
     tmp_path: Path, failure: Exception
