@@ -76,6 +76,7 @@ INSTEAD = {
     "burden": "held_byte_seconds",
     "does_join_grow": "join_needs_memory",
     "doomed": "pending_deletion",
+    "ensure_java": "set_java_home",
     "event_counts": "fault_counts",
     "fetch_topic_ids": "look_up_topic_ids",
     "insist": "retry",
