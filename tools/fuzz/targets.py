@@ -19,7 +19,7 @@ from penstock.protocol.compression import Codec, decompress
 from penstock.protocol.connection import FrameReceiver
 from penstock.protocol.frames import parse_request_header
 from penstock.protocol.records import (
-    iterate,
+    iterate_records,
     keys_missing,
     recompress,
     timed_records,
@@ -130,8 +130,8 @@ def batches(data: bytes) -> None:
     except CorruptData:
         pass
     for read in (
-        lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES))),
-        lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True))),
+        lambda: len(list(iterate_records(batch, limit_bytes=LIMIT_BYTES))),
+        lambda: len(list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True))),
         lambda: len(keys_missing(batch, limit_bytes=LIMIT_BYTES)),
         lambda: len(list(timed_records(batch, limit_bytes=LIMIT_BYTES)[1])),
         lambda: recompress(batch, Codec.GZIP, limit_bytes=LIMIT_BYTES),

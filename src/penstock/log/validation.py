@@ -240,6 +240,6 @@ def _check_keys(batch: Buffer) -> None:
 
 def _read_records(batch: Buffer) -> list[records.Record]:
     try:
-        return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
+        return list(records.iterate_records(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
     except CorruptData as error:
         raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None

@@ -30,7 +30,7 @@ from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, Cle
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
-from penstock.protocol.records import Record, build_batch, iterate
+from penstock.protocol.records import Record, build_batch, iterate_records
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -132,7 +132,7 @@ def read_all(partition: Partition) -> list[Record]:
         got: Any = partition.read(offset, MIB, at_least_one=True)
         got = got.run().found if hasattr(got, "run") else got
         for at, header in split_batches(got.data):
-            records += iterate(bytes(got.data)[at : at + header.size], limit_bytes=64 * MIB)
+            records += iterate_records(bytes(got.data)[at : at + header.size], limit_bytes=64 * MIB)
         offset = got.next_offset
     return records
 
