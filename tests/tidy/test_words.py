@@ -91,6 +91,7 @@ INSTEAD = {
     "propose_by_halves": "commit_by_halves",
     "read_varints": "read_varint_at_each",
     "register_broker": "register_standalone",
+    "shipped_source": "code_carrying_data_source",
     "store_away": "store_unavailable",
     "too_few": "min_isr_error",
     "topics_deleted": "schedule_expiry_scan",
