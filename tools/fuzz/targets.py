@@ -85,7 +85,7 @@ def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> i
         while (whole := receiver.next_frame(shared, position)) is not None:
             found.append(bytes(whole[0]))
             position = whole[1]
-        receiver.keep(shared[position:])
+        receiver.move_to_own_buffer(shared[position:])
         return len(piece)
     room = receiver.frame_buffer()
     count = min(len(room), len(piece))
@@ -94,7 +94,7 @@ def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> i
         return count
     if len(full) == 4:
         receiver.release_frame()
-        receiver.keep(full)
+        receiver.move_to_own_buffer(full)
     elif receiver.grow_bytes:
         receiver.grow()
     else:
