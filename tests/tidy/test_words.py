@@ -75,6 +75,7 @@ INSTEAD = {
     "begin_recopy": "begin_replacement",
     "births": "new_partition_files",
     "burden": "held_byte_seconds",
+    "check_records": "check_record_contents",
     "check_source": "prepare_extract",
     "does_join_grow": "join_needs_memory",
     "doomed": "pending_deletion",

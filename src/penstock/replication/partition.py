@@ -38,7 +38,7 @@ from penstock.log.partition_log import Flush, LogSettings, PartitionLog
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes
 from penstock.log.reading.time_lookup import TimedSegment, TimeLookup
 from penstock.log.retention import SegmentFacts
-from penstock.log.validation import FastCheckLimits, check_batch, passes_fast_checks, read_batch
+from penstock.log.validation import FastCheckLimits, check_batch_header, passes_fast_checks, read_batch
 from penstock.protocol.batches import BatchHeader
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
 from penstock.replication.following import Applied, FetchOutcome, FetchPosition, FollowerRole, Ignored
@@ -261,7 +261,7 @@ class Partition:
         header, payload = read_batch(payload)
         config = self._config
         is_valid = passes_fast_checks(payload, header, self._fast_check_limits, now_ms)
-        has_future_timestamp = not is_valid and check_batch(payload, header, config, now_ms)
+        has_future_timestamp = not is_valid and check_batch_header(payload, header, config, now_ms)
         if has_future_timestamp or self._needs_deep_validation or self.batches_waiting:
             validation = DeepValidation(
                 payload, header, config, now_ms, has_future_timestamp or self._requires_record_checks
