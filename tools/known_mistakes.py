@@ -143,7 +143,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "fencing_leaves_followers_in_isr",
         "controller/elections.py",
-        "draft = state if len(present) == len(state.isr) else _with_shrunk_isr(image, topic, state, present)",
+        "draft = state if len(present) == len(state.isr) else _with_isr_of(image, topic, state, present)",
         "draft = state",
     ),
     Mutant(

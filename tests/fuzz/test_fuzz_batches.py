@@ -18,7 +18,7 @@ from penstock.protocol.compression import Codec
 from penstock.protocol.records import (
     Record,
     build_batch,
-    iterate,
+    iterate_records,
     keys_missing,
     recompress,
     timed_records,
@@ -44,8 +44,8 @@ SEEDS = [
 ]
 
 READERS: list[Callable[[bytes], object]] = [
-    lambda batch: list(iterate(batch, limit_bytes=LIMIT_BYTES)),
-    lambda batch: list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True)),
+    lambda batch: list(iterate_records(batch, limit_bytes=LIMIT_BYTES)),
+    lambda batch: list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True)),
     lambda batch: keys_missing(batch, limit_bytes=LIMIT_BYTES),
     lambda batch: list(timed_records(batch, limit_bytes=LIMIT_BYTES)[1]),
     lambda batch: recompress(batch, Codec.GZIP, limit_bytes=LIMIT_BYTES),

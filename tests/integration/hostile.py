@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.batches import crc_matches, split_batches
-from penstock.protocol.records import iterate
+from penstock.protocol.records import iterate_records
 from tests.integration.broker_process import BrokerProcess, eventually
 from tests.integration.raw_client import RawClient, batch_of, connected, records_of
 
@@ -77,7 +77,7 @@ class VerifyingClient:
             assert data, "a record that was promised is missing"
             for at, header in split_batches(data):
                 batch = data[at : at + header.size]
-                found += [record.value for record in iterate(batch, limit_bytes=LIMIT_BYTES)]
+                found += [record.value for record in iterate_records(batch, limit_bytes=LIMIT_BYTES)]
         assert found == self._acknowledged
 
 

@@ -11,7 +11,7 @@ from penstock.protocol.batches import split_batches
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.produce import PRODUCE
-from penstock.protocol.records import iterate
+from penstock.protocol.records import iterate_records
 from penstock.testing import Broker, broker
 from tests.integration.broker_process import BrokerProcess, eventually, size_of_files
 from tests.integration.clients.confluent_client import ConfluentClient
@@ -46,7 +46,7 @@ def values_in(client: RawClient, topic: str) -> list[bytes]:
         walk = split_batches(data)
         for start, _ in walk:
             batch = data[start : walk.position]
-            found += [record.value or b"" for record in iterate(batch, limit_bytes=MIB)]
+            found += [record.value or b"" for record in iterate_records(batch, limit_bytes=MIB)]
     return found
 
 

@@ -35,7 +35,7 @@ from penstock.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from penstock.protocol.records import Record, build_batch, iterate
+from penstock.protocol.records import Record, build_batch, iterate_records
 from penstock.testing.in_process import broker_with
 from penstock.types import Offset
 from tests.integration.broker_process import BrokerProcess, eventually, serving
@@ -91,7 +91,7 @@ def values_of(partition: PartitionData) -> list[bytes | None]:
     return [
         record.value
         for start, _ in walk
-        for record in iterate(data[start : walk.position], limit_bytes=2 * MIB)
+        for record in iterate_records(data[start : walk.position], limit_bytes=2 * MIB)
     ]
 
 

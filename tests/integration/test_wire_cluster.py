@@ -25,7 +25,7 @@ from penstock.config.listeners import Address
 from penstock.host.tls import ClientTls
 from penstock.limits import DECOMPRESSED_BYTES_MAX
 from penstock.protocol.compression import Codec
-from penstock.protocol.records import Record, build_batch, iterate
+from penstock.protocol.records import Record, build_batch, iterate_records
 from penstock.testing import Broker, broker
 from penstock.types import Offset, TopicPartition
 from penstock.wire.cluster_client import (
@@ -84,7 +84,7 @@ def _records(data: memoryview) -> Iterator[Record]:
     while data:
         first = bytes(data[:12])
         size = 12 + int.from_bytes(first[8:], "big")
-        yield from iterate(data[:size], limit_bytes=DECOMPRESSED_BYTES_MAX)
+        yield from iterate_records(data[:size], limit_bytes=DECOMPRESSED_BYTES_MAX)
         data = data[size:]
 
 

@@ -189,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
         timed = [
             (record.offset, record.timestamp)
             for batch in self._readable()
-            for record in records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX)
+            for record in records.iterate_records(batch, limit_bytes=DECOMPRESSED_BYTES_MAX)
             if record.offset >= log.log_start_offset
         ]
         assert look_up(lookup, timestamp) == next((t for t in timed if t[1] >= timestamp), None)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from penstock.spark.runtime.jvm import ensure_java
+from penstock.spark.runtime.jvm import set_java_home
 
 WORKERS = 2
 WORKER_CORES = 1
@@ -127,7 +127,7 @@ def kill_session(session: int, *, but: int = 0) -> None:
 def launch(folder: Path, name: str, *words: str) -> Path:
     """Start a part of the cluster. Returns its log."""
     log = folder / f"{name}.log"
-    java = ensure_java() / "bin" / "java"
+    java = set_java_home() / "bin" / "java"
     home = Path(pyspark.__file__).parent
     here = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": SCALA_VERSION}
     here |= {"SPARK_LOCAL_IP": HOST, "SPARK_LOCAL_DIRS": str(folder / "local")}

@@ -1,7 +1,7 @@
 """The folder order is the record's path: a module imports only from layers to its left.
 
-And the world is an argument: from `protocol` to `controller` nothing touches time, disk, network or
-randomness except through the protocols in `host/`.
+And the world is an argument: all layers up to `controller`, except `host`, `observability` and `wire`, are
+pure. Nothing there touches time, disk, network or randomness except through the protocols in `host/`.
 """
 
 import ast

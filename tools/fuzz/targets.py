@@ -19,7 +19,7 @@ from penstock.protocol.compression import Codec, decompress
 from penstock.protocol.connection import FrameReceiver
 from penstock.protocol.frames import parse_request_header
 from penstock.protocol.records import (
-    iterate,
+    iterate_records,
     keys_missing,
     recompress,
     timed_records,
@@ -85,7 +85,7 @@ def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> i
         while (whole := receiver.next_frame(shared, position)) is not None:
             found.append(bytes(whole[0]))
             position = whole[1]
-        receiver.keep(shared[position:])
+        receiver.move_to_own_buffer(shared[position:])
         return len(piece)
     room = receiver.frame_buffer()
     count = min(len(room), len(piece))
@@ -94,7 +94,7 @@ def _feed(receiver: FrameReceiver, piece: bytes, found: list[bytes | None]) -> i
         return count
     if len(full) == 4:
         receiver.release_frame()
-        receiver.keep(full)
+        receiver.move_to_own_buffer(full)
     elif receiver.grow_bytes:
         receiver.grow()
     else:
@@ -130,8 +130,8 @@ def batches(data: bytes) -> None:
     except CorruptData:
         pass
     for read in (
-        lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES))),
-        lambda: len(list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True))),
+        lambda: len(list(iterate_records(batch, limit_bytes=LIMIT_BYTES))),
+        lambda: len(list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True))),
         lambda: len(keys_missing(batch, limit_bytes=LIMIT_BYTES)),
         lambda: len(list(timed_records(batch, limit_bytes=LIMIT_BYTES)[1])),
         lambda: recompress(batch, Codec.GZIP, limit_bytes=LIMIT_BYTES),

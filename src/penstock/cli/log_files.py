@@ -99,7 +99,7 @@ def _log_rows(path: Path, options: DumpOptions) -> Iterator[Row]:
 
 def _records_of(batch: LogFileBatch) -> Iterator[records.Record]:
     try:
-        yield from records.iterate(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX)
+        yield from records.iterate_records(batch.data, limit_bytes=DECOMPRESSED_BYTES_MAX)
     except CorruptData as damage:
         raise CorruptData(f"at position {batch.position}: {damage}") from damage
 

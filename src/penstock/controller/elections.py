@@ -48,7 +48,7 @@ def repaired(image: ClusterImage, topic: Topic, state: PartitionState) -> Partit
     present = [node for node in state.isr if node in image.admitted]
     if not present:
         return _elect_outside_isr(image, topic, state)
-    draft = state if len(present) == len(state.isr) else _with_shrunk_isr(image, topic, state, present)
+    draft = state if len(present) == len(state.isr) else _with_isr_of(image, topic, state, present)
     return (
         draft if state.leader in present else _with_leader(draft, _first_in_assignment(image, draft, present))
     )
@@ -198,7 +198,8 @@ def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState)
     may_lead = [node for node in eligible_leaders(image, topic, state) if node in image.admitted]
     if may_lead:
         leader = _first_in_assignment(image, state, may_lead)
-        return _with_leader(_with_shrunk_isr(image, topic, state, [leader]), leader)
+        # The eligible leader was outside of the ISR, and is its only member from now on.
+        return _with_leader(_with_isr_of(image, topic, state, [leader]), leader)
     admitted = [node for node in state.replicas if node in image.admitted]
     if admitted and allows_unclean_election(image, topic) and not _has_returning_leader(image, topic, state):
         return _with_unclean_leader(image, state, admitted)
@@ -206,9 +207,8 @@ def _elect_outside_isr(image: ClusterImage, topic: Topic, state: PartitionState)
     return _with_leader(state, NO_NODE)
 
 
-def _with_shrunk_isr(
-    image: ClusterImage, topic: Topic, state: PartitionState, isr: list[int]
-) -> PartitionState:
+def _with_isr_of(image: ClusterImage, topic: Topic, state: PartitionState, isr: list[int]) -> PartitionState:
+    """Replace the ISR, as `with_isr` does: a member that has lost records becomes no eligible leader."""
     ineligible = frozenset(node for node in state.isr if _has_lost_records(image, topic, state.index, node))
     return with_isr(image, topic, state, isr, ineligible=ineligible)
 

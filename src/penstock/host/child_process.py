@@ -23,8 +23,10 @@ from penstock.limits import CLEANER_MESSAGE_BYTES_MAX
 _LENGTH = struct.Struct(">I")
 
 
-class ChildDied(Exception):
-    """The child ended without a reply: it was killed, or ran out of memory."""
+class ChildProcessEnded(Exception):
+    """No reply will come: the child was killed or ran out of memory, or was not started for a request that
+    had been cancelled.
+    """
 
 
 class RequestHandle:
@@ -53,10 +55,13 @@ class ChildProcess:
         return None if self._process is None else self._process.pid
 
     def send_request(self, request: bytes, handle: RequestHandle | None = None) -> bytes:
-        """Send a request and wait for the reply. Raises ChildDied. A cancelled request starts no process."""
+        """Send a request and wait for the reply; raises ChildProcessEnded.
+
+        A cancelled request starts no process.
+        """
         with self._start_lock:
             if handle is not None and handle.is_cancelled:
-                raise ChildDied(f"no caller waits for the process of {self._module} any more")
+                raise ChildProcessEnded(f"no caller waits for the process of {self._module} any more")
             process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -69,7 +74,7 @@ class ChildProcess:
             reason = "it closed its output"
         if answer is None:
             self.stop()
-            raise ChildDied(f"the process of {self._module} ended without an answer: {reason}")
+            raise ChildProcessEnded(f"the process of {self._module} ended without an answer: {reason}")
         return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -94,7 +99,10 @@ class ChildProcess:
         process.wait()
 
     def kill(self) -> None:
-        """Kill the process: `send_request` raises ChildDied. Waits for a process that is being started."""
+        """Kill the process, so that `send_request` raises ChildProcessEnded.
+
+        Waits for a process that is being started.
+        """
         with self._start_lock:
             if (process := self._process) is not None:
                 process.kill()

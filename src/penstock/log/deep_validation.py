@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from penstock.config.topic import CleanupPolicy, CompressionType, TimestampType, TopicConfig
 from penstock.errors import ApiError, CorruptData, ErrorCode
 from penstock.limits import LONG_MAX, VALIDATION_BYTES_ON_LOOP_MAX, VALIDATION_RECORDS_ON_LOOP_MAX
-from penstock.log.validation import check_records
+from penstock.log.validation import check_record_contents
 from penstock.protocol import records
 from penstock.protocol.batches import BatchHeader, parse_header, with_log_append_time
 from penstock.protocol.compression import Codec, codec_named
@@ -59,7 +59,7 @@ class DeepValidation(NamedTuple):
         """Validate and convert the batch. ApiError: the batch is rejected. May take long."""
         config, header = self.config, self.header
         if self.requires_record_checks:
-            check_records(self.batch, header, config, self.now_ms)
+            check_record_contents(self.batch, header, config, self.now_ms)
         batch: bytearray | memoryview = self.batch
         if _must_recompress(header, config):
             batch = _recompressed(self.batch, config)

@@ -1,8 +1,8 @@
 """Validation of produced batches: Kafka's checks, in Kafka's order, with Kafka's error codes.
 
 Nearly every batch is valid. `passes_fast_checks` confirms that with a few comparisons, against limits
-computed when the topic was configured. `check_batch` handles every other batch and raises the error, or
-accepts it.
+computed when the topic was configured. `check_batch_header` handles every other batch and raises the error,
+or accepts it.
 
 All of these checks use the header only, so that a batch is not decompressed on arrival. Two kinds of topic
 require more and pay for it: compacted ones (every record needs a key) and those that limit the age of a
@@ -111,7 +111,7 @@ class FastCheckLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheckLimits, now_ms: int) -> bool:
-    """Check a batch against the limits. True: valid. False: `check_batch` must decide."""
+    """Check a batch against the limits. True: valid. False: `check_batch_header` must decide."""
     # Unpacked at once: one access to a field of a named tuple costs as much as five local variables.
     base_offset, _, _, _, crc, attributes, delta, _, newest, producer_id, _, sequence, count = header
     return (
@@ -125,10 +125,13 @@ def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheck
     )
 
 
-def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
-    """Raise the ApiError that Kafka would return; return normally if the batch is valid.
+def check_batch_header(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
+    """Check size, checksum and header without decompressing the batch.
 
-    True: a timestamp is too far in the future, and `check_records` finds the records and rejects the batch.
+    Raises the ApiError that Kafka would return; returns normally if the batch is valid.
+
+    True: a timestamp is too far in the future, and `check_record_contents` finds the records and rejects the
+    batch.
     """
     size = len(batch)
     if size > config.max_message_bytes:
@@ -143,14 +146,14 @@ def check_batch(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms:
         )
     if not crc_matches(batch, header):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
-    _check_shape(header)
+    _check_produced_shape(header)
     if header.attributes & LOG_APPEND_TIME_BIT:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
     return _is_in_future(header, config, now_ms)
 
 
-def check_records(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """Run the checks that decompress a batch. Takes long for a large one."""
+def check_record_contents(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    """Run the checks that decompress the batch and read its records. Takes long for a large one."""
     if _is_in_future(header, config, now_ms):
         raise _future_timestamp_error(batch, header, config, now_ms)
     if config.timestamp_before_max_ms != LONG_MAX and config.timestamp_type is not LOG_APPEND_TIME:
@@ -161,7 +164,12 @@ def check_records(batch: Buffer, header: BatchHeader, config: TopicConfig, now_m
         _check_keys(batch)
 
 
-def _check_shape(header: BatchHeader) -> None:
+def _check_produced_shape(header: BatchHeader) -> None:
+    """Raise the ApiError that Kafka would return for what a producer may not send.
+
+    `batches.check_client_shape` is not used here: it accepts any base offset and transactions, and rejects a
+    delete horizon, which is not looked at here. Codes and order of the checks are Kafka's.
+    """
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
@@ -240,6 +248,6 @@ def _check_keys(batch: Buffer) -> None:
 
 def _read_records(batch: Buffer) -> list[records.Record]:
     try:
-        return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
+        return list(records.iterate_records(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
     except CorruptData as error:
         raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None

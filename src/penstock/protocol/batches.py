@@ -166,7 +166,9 @@ def check_shape(header: BatchHeader) -> None:
 def check_client_shape(header: BatchHeader) -> None:
     """Check a producer's batch: no gaps, no control records, and a base sequence if it has a producer id.
 
-    The reply to a client for any of these is INVALID_RECORD.
+    Strict reading of records (`records.py`) calls it. For Produce that runs only where a topic is compacted,
+    and the reply is INVALID_RECORD. The checks that Produce makes of every header, with Kafka's codes and in
+    Kafka's order, are in `log/validation.py`.
     """
     check_shape(header)
     if header.record_count == 0 or header.last_offset_delta != header.record_count - 1:

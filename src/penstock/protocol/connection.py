@@ -31,8 +31,8 @@ _SIZE: Final = Struct(">i").unpack_from
 class FrameReceiver:
     """Receives bytes, and returns the frames that they complete.
 
-    Memory is allocated in steps that the caller grants: `keep_bytes` when a frame is unfinished, and
-    `grow_bytes` when that is used up. Up to FRAME_FIRST_BYTES a step is proportional to the bytes that
+    Memory is allocated in steps that the caller grants: `first_allotment_bytes` when a frame is unfinished,
+    and `grow_bytes` when that is used up. Up to FRAME_FIRST_BYTES a step is proportional to the bytes that
     arrived. Above it the whole rest is requested at once: two frames that each hold a part and wait for
     more memory would deadlock.
     """
@@ -80,36 +80,36 @@ class FrameReceiver:
         # A view of the shared buffer: the next read overwrites it (rule 1).
         return (data[start:end], end) if end <= have else None
 
-    def keep_bytes(self, rest: memoryview, *, is_short: bool = False) -> int:
+    def first_allotment_bytes(self, rest: memoryview, *, is_short: bool = False) -> int:
         """First allotment of memory for the unfinished frame that begins with `rest`."""
         if len(rest) < FRAME_PREFIX_BYTES:
             return FRAME_PREFIX_BYTES if len(rest) else 0
         first = FRAME_STEP_BYTES if is_short else FRAME_FIRST_BYTES
         return min(self._checked_size(rest, 0), max(first, 2 * len(rest)))
 
-    def keep(self, rest: memoryview, granted_bytes: int | None = None) -> None:
+    def move_to_own_buffer(self, rest: memoryview, granted_bytes: int | None = None) -> None:
         """Move the bytes of an unfinished frame to its own buffer."""
         assert self._frame is None
         if len(rest):
             self._received_bytes = len(rest)
             known = self._received_bytes >= FRAME_PREFIX_BYTES
             self._size = self._checked_size(rest, 0) if known else FRAME_PREFIX_BYTES
-            self._frame = bytearray(granted_bytes or self.keep_bytes(rest))
+            self._frame = bytearray(granted_bytes or self.first_allotment_bytes(rest))
             self._frame[: self._received_bytes] = rest
 
-    def hold(self, rest: memoryview) -> None:
-        """Hold bytes that must not be processed yet. The caller stops reading until they are taken."""
+    def set_aside(self, rest: memoryview) -> None:
+        """Copy bytes that must not be processed yet. The caller stops reading until they are taken."""
         assert self._waiting is None
         if len(rest):
             self._waiting = memoryview(bytearray(rest))
 
-    def hold_frame(self) -> None:
-        """Hold a whole frame that is in its own buffer."""
+    def set_frame_aside(self) -> None:
+        """Set a whole frame aside that is in its own buffer, without a copy."""
         assert self._waiting is None
         assert self._frame is not None
         self._waiting, self._frame = memoryview(self._frame), None
 
-    def take_held(self) -> memoryview | None:
+    def take_set_aside(self) -> memoryview | None:
         held, self._waiting = self._waiting, None
         return held
 

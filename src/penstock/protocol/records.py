@@ -76,7 +76,7 @@ class BatchOptions(TypedDict, total=False):
     control: bool
 
 
-def iterate(batch: Buffer, *, limit_bytes: int, strict: bool = False) -> Iterator[Record]:
+def iterate_records(batch: Buffer, *, limit_bytes: int, strict: bool = False) -> Iterator[Record]:
     """Iterate over the records in offset order.
 
     `strict` is for batches from a client: offsets ascend by one from the first, and the header must pass

@@ -38,7 +38,7 @@ from penstock.log.partition_log import Flush, LogSettings, PartitionLog
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes
 from penstock.log.reading.time_lookup import TimedSegment, TimeLookup
 from penstock.log.retention import SegmentFacts
-from penstock.log.validation import FastCheckLimits, check_batch, passes_fast_checks, read_batch
+from penstock.log.validation import FastCheckLimits, check_batch_header, passes_fast_checks, read_batch
 from penstock.protocol.batches import BatchHeader
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
 from penstock.replication.following import Applied, FetchOutcome, FetchPosition, FollowerRole, Ignored
@@ -143,7 +143,7 @@ class Partition:
         """Own ends above the high watermark, each with the bytes appended up to it."""
         self.leading: LeaderRole | None = None
         """State of a leader that has followers. None: this replica follows, or is the only one and leads
-        (`is_leader`)."""
+        (`is_only_replica`)."""
         self.following: FollowerRole | None = None
         """State of a follower; None: this replica leads."""
         self.fetch_waits: dict[Callable[[int], None], int] = {}
@@ -196,6 +196,11 @@ class Partition:
     def is_leader(self) -> bool:
         """Whether this replica leads, with followers or as the only one."""
         return self.following is None
+
+    @property
+    def is_only_replica(self) -> bool:
+        """Whether this replica leads and no other exists, so that its own end is the high watermark."""
+        return self.leading is None and self.following is None
 
     def require_leader(self) -> None:
         if self.following is not None:
@@ -261,7 +266,7 @@ class Partition:
         header, payload = read_batch(payload)
         config = self._config
         is_valid = passes_fast_checks(payload, header, self._fast_check_limits, now_ms)
-        has_future_timestamp = not is_valid and check_batch(payload, header, config, now_ms)
+        has_future_timestamp = not is_valid and check_batch_header(payload, header, config, now_ms)
         if has_future_timestamp or self._needs_deep_validation or self.batches_waiting:
             validation = DeepValidation(
                 payload, header, config, now_ms, has_future_timestamp or self._requires_record_checks
@@ -286,6 +291,7 @@ class Partition:
         base_offset = log.append(batch, header, self.leader_epoch)
         self._on_dirty(self)
         if self.flush_policy is not BEFORE_ACK:
+            # `is_only_replica` without its call, for every batch: a follower takes none from producers.
             if self.leading is None:
                 self._set_high_watermark(log.log_end_offset, log.appended_bytes)
             else:
@@ -315,7 +321,7 @@ class Partition:
             self._advance_high_watermark(self.leading.reached(end))
         elif self.following is not None:
             self._set_high_watermark(self.following.high_watermark(end), own_bytes)
-        else:
+        else:  # the only replica
             self._set_high_watermark(end, own_bytes)
 
     def _note_uncommitted(self, end: Offset, own_bytes: int) -> None:
@@ -553,6 +559,7 @@ class Partition:
         """Whether records below stay deleted under any next leader. ApiError: this replica does not lead."""
         self.require_online()
         is_deleted_here = self.log.stored_start >= offset
+        # Without a `LeaderRole` this is the only replica: DeleteRecords waits at leaders only.
         return is_deleted_here and (self.leading is None or self.leading.is_deleted(offset))
 
     def segment_facts(self) -> list[SegmentFacts]:

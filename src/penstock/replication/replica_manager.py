@@ -372,7 +372,7 @@ class ReplicaManager:
             self._begin_leader_epoch(topic, state, partition, roles)
         elif partition.leading is not None:
             partition.committed_state_changed(committed_state(roles.image, topic, state), roles.now)
-        elif partition.is_leader and len(state.replicas) > 1:
+        elif partition.is_only_replica and len(state.replicas) > 1:  # no longer: replicas were added
             partition.lead(roles.grown(topic, state, partition.log, partition.high_watermark))
             partition.advance()
         elif (leading := self._leaderships.find(partition.log, state.leader_epoch)) is not None:

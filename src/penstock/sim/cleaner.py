@@ -6,7 +6,7 @@ Now and then the process dies.
 from collections.abc import Callable, Iterator
 from random import Random
 
-from penstock.host.child_process import ChildDied
+from penstock.host.child_process import ChildProcessEnded
 from penstock.log.compaction.cleaner import clean
 from penstock.log.compaction.cleaning_job import CleaningJob, CleaningStep
 from penstock.sim.disk import Mount
@@ -43,7 +43,7 @@ class SimCleaner:
 
     async def _step(self) -> CleaningStep:
         if self._random.random() < DEATH_SHARE:
-            raise ChildDied("it was killed")
+            raise ChildProcessEnded("it was killed")
         step = await self._worker.run(lambda: next(self._steps))
         self._before_swap()
         return step

@@ -13,9 +13,9 @@ def register(spark: "SparkSession", *, ship: bool = False) -> None:
     code is sent to executors that do not have it, for example from a notebook.
     """
     if ship:
-        from penstock.spark.runtime.code_shipping import shipped_source
+        from penstock.spark.runtime.code_shipping import code_carrying_data_source
 
-        spark.dataSource.register(shipped_source())
+        spark.dataSource.register(code_carrying_data_source())
         return
     from pyspark_penstock import DefaultSource
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
 from penstock.spark.runtime.hide_jvm_output import failure_reason, stderr_kept
-from penstock.spark.runtime.jvm import ensure_java
+from penstock.spark.runtime.jvm import set_java_home
 from penstock.spark.runtime.spark_home import linked_spark_home
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def start_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'penstock[spark]'") from error
-    ensure_java()
+    set_java_home()
     # Otherwise executors would run the first `python3` on their PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = (settings or {}).get("spark.master", master)

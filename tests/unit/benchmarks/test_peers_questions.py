@@ -177,7 +177,7 @@ def test_a_reader_counts_everything_that_was_produced() -> None:
     assert run_with(client, "count", seconds=0.05) == 1003
 
 
-def test_a_reader_that_is_slow_to_begin_has_its_whole_time_from_the_first_record_on() -> None:
+def test_a_slow_reader_has_its_whole_time_from_the_first_record_on() -> None:
     class SlowToBegin(ListClient):
         async def consumer(self, work: Work, reader: int) -> ListClient:
             await asyncio.sleep(0.2)

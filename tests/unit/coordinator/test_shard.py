@@ -8,7 +8,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.coordinator.outcome import CommandOutcome, Now, Reply, StateRecord, WaitingRequest
 from penstock.coordinator.shard import Phase, Shard
 from penstock.errors import ApiError, ErrorCode
-from penstock.protocol.records import iterate
+from penstock.protocol.records import iterate_records
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.log.log_support import new_disk
@@ -139,7 +139,7 @@ def test_commands_that_arrive_during_a_flush_become_one_batch() -> None:
     sync(partition)
     assert all(client.replies for client in clients)
     second_batch = bytes(read(partition, 1).data)
-    assert len(list(iterate(second_batch, limit_bytes=10_000))) == 9
+    assert len(list(iterate_records(second_batch, limit_bytes=10_000))) == 9
 
 
 def test_a_read_does_not_reveal_what_is_not_safe() -> None:
@@ -218,7 +218,7 @@ def test_after_a_failure_the_state_is_what_the_log_says() -> None:
     assert lost.replies == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     partition.read_only_error = None
     state = shard.begin_loading()
-    for record in iterate(bytes(read(partition, 0).data), limit_bytes=10_000):
+    for record in iterate_records(bytes(read(partition, 0).data), limit_bytes=10_000):
         state.replay(StateRecord(record.key or b"", record.value), record.timestamp)
     shard.end_loading()
     reader = Client()

@@ -16,7 +16,7 @@ from penstock.limits import (
 )
 from penstock.log.reading.cold_reading import BatchesRead
 from penstock.protocol.batches import HEADER_BYTES, split_batches
-from penstock.protocol.records import Record, iterate
+from penstock.protocol.records import Record, iterate_records
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.coordinator.test_shard import Client, Counters, TestShardHost, active, look, put
@@ -55,7 +55,9 @@ def batch_sizes(partition: Partition) -> list[int]:
 
 
 def records_in(partition: Partition) -> list[Record]:
-    return [record for batch in batches_in(partition) for record in iterate(batch, limit_bytes=10_000_000)]
+    return [
+        record for batch in batches_in(partition) for record in iterate_records(batch, limit_bytes=10_000_000)
+    ]
 
 
 def keys_in(partition: Partition) -> list[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.host.child_process import ChildDied, ChildProcess
+from penstock.host.child_process import ChildProcess, ChildProcessEnded
 
 ECHO = """
 import os, time
@@ -54,7 +54,7 @@ def test_it_lets_others_go_first(child: ChildProcess) -> None:
 
 
 def test_one_that_died_is_said_and_the_next_question_starts_another(child: ChildProcess) -> None:
-    with pytest.raises(ChildDied, match="echo_child ended without an answer"):
+    with pytest.raises(ChildProcessEnded, match="echo_child ended without an answer"):
         child.send_request(b"die")
     assert child.pid is None
     assert child.send_request(b"abc") == b"cba"
@@ -63,7 +63,7 @@ def test_one_that_died_is_said_and_the_next_question_starts_another(child: Child
 def test_killing_it_ends_the_wait_for_its_answer(child: ChildProcess) -> None:
     child.send_request(b"begin")
     threading.Timer(0.2, child.kill).start()
-    with pytest.raises(ChildDied):
+    with pytest.raises(ChildProcessEnded):
         child.send_request(b"forever")
 
 

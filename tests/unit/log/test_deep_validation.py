@@ -7,7 +7,7 @@ from penstock.config.topic import CleanupPolicy, CompressionType, TimestampType,
 from penstock.errors import ApiError, ErrorCode
 from penstock.limits import RECORDS_CHECKED_MAX, VALIDATION_BYTES_ON_LOOP_MAX, VALIDATION_RECORDS_ON_LOOP_MAX
 from penstock.log.deep_validation import DeepValidation, needs_deep_validation, requires_record_checks
-from penstock.log.validation import check_batch
+from penstock.log.validation import check_batch_header
 from penstock.protocol.batches import parse_header
 from penstock.protocol.compression import Codec
 from tests.unit.log.log_support import DAY_MS, NOW_MS, batch_of
@@ -54,7 +54,7 @@ def test_what_need_not_be_opened_is_never_long() -> None:
 def test_a_time_that_lies_ahead_is_named_after_a_look_that_may_be_long() -> None:
     times = [NOW_MS] * VALIDATION_RECORDS_ON_LOOP_MAX + [NOW_MS + 9 * DAY_MS]
     batch = batch_of([b"x"] * len(times), times)
-    assert check_batch(batch, parse_header(batch), DEFAULTS, NOW_MS), "its header says so"
+    assert check_batch_header(batch, parse_header(batch), DEFAULTS, NOW_MS), "its header says so"
     late = validation(batch, DEFAULTS, has_future_timestamp=True)
     assert late.is_long
     with pytest.raises(ApiError) as raised:

@@ -12,8 +12,8 @@ from penstock.errors import ApiError, ErrorCode
 from penstock.log.deep_validation import requires_record_checks
 from penstock.log.validation import (
     FastCheckLimits,
-    check_batch,
-    check_records,
+    check_batch_header,
+    check_record_contents,
     passes_fast_checks,
     read_batch,
 )
@@ -35,8 +35,8 @@ def changed(at: int, value: bytes) -> bytes:
 def judged(batch: bytes, config: TopicConfig = DEFAULTS) -> None:
     """By its header and, where that does not suffice, by its records."""
     header = parse_header(batch)
-    if check_batch(batch, header, config, NOW_MS) or requires_record_checks(config):
-        check_records(batch, header, config, NOW_MS)
+    if check_batch_header(batch, header, config, NOW_MS) or requires_record_checks(config):
+        check_record_contents(batch, header, config, NOW_MS)
 
 
 def refused(batch: bytes, config: TopicConfig = DEFAULTS) -> ErrorCode:
@@ -69,7 +69,7 @@ def test_no_batch_is_plain_that_would_be_refused(
     batch = changed(at, value[: HEADER_BYTES - at])
     config = config._replace(max_message_bytes=bytes_max)
     if plain(batch, config):
-        assert not check_batch(batch, parse_header(batch), config, NOW_MS)
+        assert not check_batch_header(batch, parse_header(batch), config, NOW_MS)
 
 
 @pytest.mark.parametrize("attributes", [b"\x80\x20", b"\x80\x07"], ids=["control", "codec"])

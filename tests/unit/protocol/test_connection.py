@@ -42,7 +42,7 @@ class Feeder:
         while (found := self.receiver.next_frame(view, position)) is not None:
             frame, position = found
             self.frames.append(bytes(frame))
-        self.receiver.keep(view[position:])
+        self.receiver.move_to_own_buffer(view[position:])
         self._shared[:] = bytes([POISON]) * SHARED_BYTES
         return count
 
@@ -55,7 +55,7 @@ class Feeder:
             return count
         if len(full) == FRAME_PREFIX_BYTES:
             self.receiver.release_frame()
-            self.receiver.keep(full)
+            self.receiver.move_to_own_buffer(full)
         elif self.receiver.grow_bytes:
             self.receiver.grow()
         else:
@@ -130,12 +130,12 @@ def test_memory_follows_what_came_and_not_what_was_announced() -> None:
 def test_held_bytes_are_a_copy() -> None:
     receiver = FrameReceiver(FRAME_BYTES_MAX)
     shared = bytearray(b"held for later")
-    receiver.hold(memoryview(shared))
+    receiver.set_aside(memoryview(shared))
     shared[:] = bytes([POISON]) * len(shared)
-    held = receiver.take_held()
+    held = receiver.take_set_aside()
     assert held is not None
     assert bytes(held) == b"held for later"
-    assert receiver.take_held() is None
+    assert receiver.take_set_aside() is None
 
 
 # Replies

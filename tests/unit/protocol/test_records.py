@@ -16,7 +16,7 @@ from penstock.protocol.compression import Codec
 from penstock.protocol.records import (
     Record,
     build_batch,
-    iterate,
+    iterate_records,
     keys_missing,
     recompress,
     timed_records,
@@ -94,7 +94,9 @@ def test_the_published_batch_is_written_and_read_exactly() -> None:
     records = [record(0, SENT_MS, b"k", b"v1"), record(1, SENT_MS + 5, None, b"v2", h=b"x")]
 
     assert build_batch(records).hex() == TWO_RECORDS_HEX
-    assert list(iterate(bytes.fromhex(TWO_RECORDS_HEX), limit_bytes=LIMIT_BYTES, strict=True)) == records
+    assert (
+        list(iterate_records(bytes.fromhex(TWO_RECORDS_HEX), limit_bytes=LIMIT_BYTES, strict=True)) == records
+    )
 
 
 def test_the_published_marker_is_written_and_read_exactly() -> None:
@@ -111,7 +113,7 @@ def test_the_published_marker_is_written_and_read_exactly() -> None:
     )
 
     assert built.hex() == COMMIT_MARKER_HEX
-    assert list(iterate(built, limit_bytes=LIMIT_BYTES)) == [marker]
+    assert list(iterate_records(built, limit_bytes=LIMIT_BYTES)) == [marker]
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -119,7 +121,9 @@ def test_the_published_marker_is_written_and_read_exactly() -> None:
 def test_records_survive_a_round_trip(codec: Codec, records: list[Record], base_offset: int) -> None:
     batch = build_batch(records, codec=codec, base_offset=base_offset)
 
-    assert list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True)) == numbered(records, base_offset)
+    assert list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True)) == numbered(
+        records, base_offset
+    )
     assert parse_header(batch).max_timestamp == max(r.timestamp for r in records)
 
 
@@ -132,7 +136,7 @@ def test_kafka_python_and_we_read_each_others_batches(codec: Codec, records: lis
     for index, r in enumerate(records):
         builder.append(index, r.timestamp, r.key, r.value, list(r.headers))
     theirs = bytes(builder.build())
-    assert list(iterate(theirs, limit_bytes=LIMIT_BYTES, strict=True)) == numbered(records)
+    assert list(iterate_records(theirs, limit_bytes=LIMIT_BYTES, strict=True)) == numbered(records)
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -144,7 +148,7 @@ def test_aiokafka_and_we_read_each_others_batches(codec: Codec, records: list[Re
     for index, r in enumerate(records):
         builder.append(index, r.timestamp, r.key, r.value, list(r.headers))
     theirs = bytes(builder.build())
-    assert list(iterate(theirs, limit_bytes=LIMIT_BYTES, strict=True)) == numbered(records)
+    assert list(iterate_records(theirs, limit_bytes=LIMIT_BYTES, strict=True)) == numbered(records)
 
 
 def test_an_idempotent_transactional_batch_carries_its_producer() -> None:
@@ -162,7 +166,7 @@ def test_under_log_append_time_every_record_has_the_brokers_time() -> None:
     stamped = with_log_append_time(build_batch([record(0, 10), record(1, 20)]), 5000)
 
     for batch in (built, bytes(stamped)):
-        assert [r.timestamp for r in iterate(batch, limit_bytes=LIMIT_BYTES)] == [5000, 5000]
+        assert [r.timestamp for r in iterate_records(batch, limit_bytes=LIMIT_BYTES)] == [5000, 5000]
         assert times_in(batch) == [(0, 5000), (1, 5000)]
 
 
@@ -192,9 +196,9 @@ def test_gaps_left_by_compaction_are_read_but_not_accepted_from_clients() -> Non
     third_of_five = bytes.fromhex("12000004026b04763100")
     batch = batch_of(third_of_five, last_offset_delta=4, base_offset=10)
 
-    assert [r.offset for r in iterate(batch, limit_bytes=LIMIT_BYTES)] == [12]
+    assert [r.offset for r in iterate_records(batch, limit_bytes=LIMIT_BYTES)] == [12]
     with pytest.raises(CorruptData):
-        list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True))
+        list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True))
 
 
 def test_a_client_cannot_hide_a_gap_behind_a_matching_count() -> None:
@@ -202,21 +206,21 @@ def test_a_client_cannot_hide_a_gap_behind_a_matching_count() -> None:
     batch = batch_of(starts_at_one + starts_at_one, last_offset_delta=1, record_count=2)
 
     with pytest.raises(CorruptData, match="gap"):
-        list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True))
+        list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True))
 
 
 def test_a_batch_emptied_by_compaction_has_no_records() -> None:
     for attributes in (0, 4):
         batch = batch_of(b"", record_count=0, last_offset_delta=4, attributes=attributes)
 
-        assert list(iterate(batch, limit_bytes=LIMIT_BYTES)) == []
+        assert list(iterate_records(batch, limit_bytes=LIMIT_BYTES)) == []
         assert times_in(batch) == []
 
 
 def test_a_header_key_that_is_not_text_does_not_hide_the_record() -> None:
     batch = batch_of(bytes.fromhex("14000000026b010202ff01"))
 
-    assert list(iterate(batch, limit_bytes=LIMIT_BYTES)) == [
+    assert list(iterate_records(batch, limit_bytes=LIMIT_BYTES)) == [
         Record(Offset(0), SENT_MS, b"k", None, (("\ufffd", None),))
     ]
 
@@ -256,7 +260,7 @@ def test_a_malformed_record_is_corrupt(payload: str, reason: str) -> None:
 
     for strict in (False, True):
         with pytest.raises(CorruptData, match=reason):
-            list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=strict))
+            list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=strict))
     with pytest.raises(CorruptData, match=reason):
         keys_missing(batch)
 
@@ -264,7 +268,9 @@ def test_a_malformed_record_is_corrupt(payload: str, reason: str) -> None:
 def test_the_record_that_the_malformed_ones_vary_is_fine_itself() -> None:
     batch = batch_of(bytes.fromhex("12000000026b04763100"))
 
-    assert list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True)) == [record(0, SENT_MS, b"k", b"v1")]
+    assert list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True)) == [
+        record(0, SENT_MS, b"k", b"v1")
+    ]
 
 
 @pytest.mark.parametrize("deltas", ["0000", "0200", "0202"], ids=["equal", "descending", "equal and late"])
@@ -273,7 +279,7 @@ def test_offsets_inside_a_batch_ascend(deltas: str) -> None:
     batch = batch_of(bytes.fromhex(payload), record_count=2, last_offset_delta=5)
 
     with pytest.raises(CorruptData, match="offset delta"):
-        list(iterate(batch, limit_bytes=LIMIT_BYTES))
+        list(iterate_records(batch, limit_bytes=LIMIT_BYTES))
 
 
 MALFORMED_HEADERS: dict[str, dict[str, int]] = {
@@ -301,7 +307,7 @@ def test_a_malformed_header_is_corrupt_for_every_reader(fields: dict[str, int]) 
     batch = batch_of(one_millisecond_later, **fields)
 
     readers: list[Callable[[bytes], object]] = [
-        lambda b: list(iterate(b, limit_bytes=LIMIT_BYTES)),
+        lambda b: list(iterate_records(b, limit_bytes=LIMIT_BYTES)),
         keys_missing,
         times_in,
     ]
@@ -312,7 +318,7 @@ def test_a_malformed_header_is_corrupt_for_every_reader(fields: dict[str, int]) 
 
 def test_control_records_are_refused_from_clients() -> None:
     with pytest.raises(CorruptData, match="control"):
-        iterate(bytes.fromhex(COMMIT_MARKER_HEX), limit_bytes=LIMIT_BYTES, strict=True)
+        iterate_records(bytes.fromhex(COMMIT_MARKER_HEX), limit_bytes=LIMIT_BYTES, strict=True)
 
 
 def test_a_wrong_checksum_is_corrupt_before_any_record_is_read() -> None:
@@ -320,7 +326,7 @@ def test_a_wrong_checksum_is_corrupt_before_any_record_is_read() -> None:
     damaged[-1] ^= 1
 
     with pytest.raises(CorruptData, match="checksum"):
-        iterate(damaged, limit_bytes=LIMIT_BYTES)
+        iterate_records(damaged, limit_bytes=LIMIT_BYTES)
     with pytest.raises(CorruptData, match="checksum"):
         recompress(damaged, Codec.ZSTD)
 
@@ -330,7 +336,7 @@ def test_records_are_expanded_only_up_to_the_limit(codec: Codec) -> None:
     batch = build_batch([record(0, 1, b"k", bytes(100_000))], codec=codec)
 
     with pytest.raises(CorruptData, match="limit of 1000 bytes"):
-        iterate(batch, limit_bytes=1000)
+        iterate_records(batch, limit_bytes=1000)
     with pytest.raises(CorruptData, match="limit of 1000 bytes"):
         recompress(batch, Codec.NONE if codec else Codec.GZIP, limit_bytes=1000)
 
@@ -357,7 +363,7 @@ def test_a_batch_is_recompressed_with_its_header_kept(source: Codec, target: Cod
     assert after._replace(**kept) == before._replace(**kept)  # type: ignore[arg-type]
     assert (after.codec, after.is_transactional, after.size) == (target, True, len(rewritten))
     assert crc_matches(rewritten, after)
-    assert list(iterate(rewritten, limit_bytes=LIMIT_BYTES)) == numbered(records, 77)
+    assert list(iterate_records(rewritten, limit_bytes=LIMIT_BYTES)) == numbered(records, 77)
 
 
 def test_recompressing_honours_the_level() -> None:
@@ -380,6 +386,6 @@ def test_bytes_around_a_batch_are_corrupt() -> None:
 
     for malformed in (batch + b"\x00", batch[:-1], batch[:40], b"", bytes(length_lies)):
         with pytest.raises(CorruptData):
-            iterate(malformed, limit_bytes=LIMIT_BYTES)
+            iterate_records(malformed, limit_bytes=LIMIT_BYTES)
         with pytest.raises(CorruptData):
             recompress(malformed, Codec.GZIP)

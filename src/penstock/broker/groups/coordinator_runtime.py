@@ -45,7 +45,7 @@ from penstock.log.reading.cold_reading import BatchesRead, ColdRead
 from penstock.metadata.cluster_image import ClusterImage
 from penstock.observability.logs import Log
 from penstock.protocol.batches import split_batches
-from penstock.protocol.records import Record, iterate
+from penstock.protocol.records import Record, iterate_records
 from penstock.replication.partition import Partition
 from penstock.replication.produce_waits import ProduceWait
 from penstock.replication.replica_manager import ReplicaManager
@@ -420,7 +420,9 @@ def _records(found: BatchesRead) -> Iterator[Record]:
     data = found.data
     for position, header in split_batches(data):
         if not header.is_control:
-            yield from iterate(data[position : position + header.size], limit_bytes=DECOMPRESSED_BYTES_MAX)
+            yield from iterate_records(
+                data[position : position + header.size], limit_bytes=DECOMPRESSED_BYTES_MAX
+            )
 
 
 async def _until_committed(partition: Partition) -> Offset:

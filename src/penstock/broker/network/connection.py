@@ -211,11 +211,11 @@ class Connection(asyncio.BufferedProtocol):
         """Process every complete frame, and keep the rest."""
         position, end = 0, len(data)
         # Frames are views of the shared receive buffer, valid until the next read only. So all of them are
-        # processed now, or the rest is copied by `hold`.
+        # processed now, or the rest is copied by `set_aside`.
         while not self._pause_reasons:
             found = self._receiver.next_frame(data, position)
             if found is None:
-                self._keep(data[position:])
+                self._move_to_own_buffer(data[position:])
                 return
             if self._must_wait(found[0]):
                 break
@@ -227,36 +227,36 @@ class Connection(asyncio.BufferedProtocol):
             if position == end:
                 self._frame_since = None
                 return
-        self._memory.hold(data[position:])
+        self._memory.set_aside(data[position:])
 
-    def _keep(self, rest: memoryview) -> None:
-        need = self._receiver.keep_bytes(rest, is_short=self._shared.small_frames.is_short)
+    def _move_to_own_buffer(self, rest: memoryview) -> None:
+        need = self._receiver.first_allotment_bytes(rest, is_short=self._shared.small_frames.is_short)
         if need == 0:
             self._frame_since = None
             return
         if self._frame_since is None:
             self._frame_since = self._loop.time()
-        self._memory.keep(rest, need)
+        self._memory.move_to_own_buffer(rest, need)
 
     def _own_buffer_filled(self, data: memoryview) -> None:
         if len(data) == FRAME_PREFIX_BYTES:  # the frame size is known only now
             self._receiver.release_frame()
             self._memory.release_taken()
-            self._keep(data)
+            self._move_to_own_buffer(data)
         elif self._receiver.grow_bytes:
             self._memory.grow()
         else:
             self._frame_since = None
             frame = data[FRAME_PREFIX_BYTES:]
             if self._must_wait(frame):
-                self._receiver.hold_frame()
+                self._receiver.set_frame_aside()
             else:
                 self._receiver.release_frame()
                 self._accept(frame)
                 self._memory.release_taken()
 
     def _must_wait(self, frame: memoryview) -> bool:
-        """Begin the wait of the request in `frame`, if it must wait; the caller then holds its bytes."""
+        """Begin the wait of the request in `frame`, if it must wait; the caller then sets its bytes aside."""
         if self._shared.decoded.free_bytes < 0 and not is_small(self._shared.router.weigh(frame)):
             # Out of memory for waiting requests: a large request waits, a small one is accepted
             # (request_memory.py).
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             # Another connection took the memory first: the held frame stays in its buffer.
             self._memory.wait_for_turn()
             return
-        if (held := self._receiver.take_held()) is not None:
+        if (held := self._receiver.take_set_aside()) is not None:
             self._memory.release_taken()
             self._handle_received(self._accept_frames, held)
         if not self._pause_reasons and not self._is_closed:

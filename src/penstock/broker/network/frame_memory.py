@@ -46,21 +46,21 @@ class FrameMemory:
 
     # Taking and releasing memory
 
-    def keep(self, rest: memoryview, need_bytes: int) -> None:
-        """Move the received part of an unfinished frame to its own buffer, or hold it until memory is
-        granted.
+    def move_to_own_buffer(self, rest: memoryview, need_bytes: int) -> None:
+        """Move the received part of an unfinished frame to its own buffer; until memory is granted, set it
+        aside.
         """
         if not self._budgets.small_frames.try_take(need_bytes):
-            self.hold(rest)
+            self.set_aside(rest)
             self._wait(self._budgets.small_frames, need_bytes - len(rest), self._frame_granted)
             return
         self._taken[self._budgets.small_frames] += need_bytes
-        self._receiver.keep(rest, need_bytes)
+        self._receiver.move_to_own_buffer(rest, need_bytes)
         self._note_grant()
 
-    def hold(self, rest: memoryview) -> None:
+    def set_aside(self, rest: memoryview) -> None:
         """Copy received bytes that must not be processed yet."""
-        self._receiver.hold(rest)
+        self._receiver.set_aside(rest)
         self._taken[self._budgets.small_frames] += len(rest)
         # Overdrawn, not taken: the bytes are in memory already, and rejecting them would lose part of a
         # request.
@@ -94,7 +94,7 @@ class FrameMemory:
         self._budgets.small_frames.forget(self._frame_granted)
         self._budgets.large_frames.forget(self._frame_granted)
         self._budgets.decoded.forget(self._turn_granted)
-        self._receiver.take_held()
+        self._receiver.take_set_aside()
         self._receiver.release_frame()
         self.release_taken()
         self.end_turn()
@@ -109,11 +109,11 @@ class FrameMemory:
         self._budgets.on_shortage()
 
     def _frame_granted(self) -> None:
-        if (held := self._receiver.take_held()) is None:
+        if (held := self._receiver.take_set_aside()) is None:
             self._grow(self._wanted_bytes)
         else:
             self._taken[self._budgets.small_frames] += self._wanted_bytes
-            self._receiver.keep(held, len(held) + self._wanted_bytes)
+            self._receiver.move_to_own_buffer(held, len(held) + self._wanted_bytes)
             self._note_grant()
         self._end_wait()
 

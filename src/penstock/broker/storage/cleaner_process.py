@@ -30,7 +30,7 @@ class ProcessCleaner:
         self._asking: RequestHandle | None = None
 
     async def begin(self, job: CleaningJob) -> CleaningStep:
-        """Start a cleaning. Raises the failure of the cleaning, or ChildDied."""
+        """Start a cleaning. Raises the failure of the cleaning, or ChildProcessEnded."""
         return await self._ask(CleaningRequest(job))
 
     async def go_on(self) -> CleaningStep:

@@ -27,7 +27,7 @@ from penstock.config.broker import CleanerConfig
 from penstock.config.topic import TopicConfig
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.backoff import Backoff
-from penstock.host.child_process import ChildDied
+from penstock.host.child_process import ChildProcessEnded
 from penstock.host.clock import Clock
 from penstock.host.worker import Worker
 from penstock.limits import CLEANER_IDLE_MS_MAX, MINUTE_MS, SECOND_MS
@@ -272,7 +272,14 @@ class Compaction:
                 await self._abandon(partition)
                 return
             await self._end(partition, step)
-        except (CorruptData, StorageFailed, StorageFull, ConfigError, CleanerFailed, ChildDied) as failure:
+        except (
+            CorruptData,
+            StorageFailed,
+            StorageFull,
+            ConfigError,
+            CleanerFailed,
+            ChildProcessEnded,
+        ) as failure:
             # A failure counts only if the cleaner read current segments. Otherwise it met files that were
             # replaced.
             if partition.offline_error is None and not is_truncated() and are_current(log, waiting):

@@ -66,10 +66,10 @@ def up(
 
     from penstock.cli.local_cluster.checks import locked_folder
     from penstock.cli.local_cluster.local_cluster import LocalCluster
-    from penstock.cli.local_cluster.plan import ClusterOptions
+    from penstock.cli.local_cluster.plan import LocalClusterOptions
     from penstock.cli.main import EXIT_INTERRUPTED
 
-    with locked_folder(ClusterOptions(str(data_dir), brokers, kafka_port, http_port)) as plan:
+    with locked_folder(LocalClusterOptions(str(data_dir), brokers, kafka_port, http_port)) as plan:
         cluster = LocalCluster(plan, restarts=restart)
         asyncio.run(cluster.run())
     if cluster.was_killed:

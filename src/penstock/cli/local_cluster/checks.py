@@ -18,9 +18,9 @@ from penstock.cli.local_cluster.plan import (
     HOST,
     RECORD_FILE,
     RECORD_FORMAT,
-    ClusterOptions,
     ClusterRecord,
     LocalBroker,
+    LocalClusterOptions,
     LocalClusterPlan,
     LocalEtcd,
     nodes_of,
@@ -35,7 +35,7 @@ SCRIPT_BYTES_MAX: Final = 4096
 
 
 @contextmanager
-def locked_folder(options: ClusterOptions) -> Iterator[LocalClusterPlan]:
+def locked_folder(options: LocalClusterOptions) -> Iterator[LocalClusterPlan]:
     """Lock the folder within the block, and write its record."""
     from penstock.host.disk import SmallFile
     from penstock.host.folder_lock import FolderLock
@@ -52,7 +52,7 @@ def locked_folder(options: ClusterOptions) -> Iterator[LocalClusterPlan]:
         lock.release()
 
 
-def checked_plan(options: ClusterOptions) -> LocalClusterPlan:
+def checked_plan(options: LocalClusterOptions) -> LocalClusterPlan:
     """Return the plan; raise ConfigError or CommandFailed if the cluster cannot start."""
     options = options._replace(folder=os.path.normpath(options.folder))
     known = record_in(options.folder)

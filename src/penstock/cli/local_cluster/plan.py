@@ -23,7 +23,7 @@ BROKERS_DEFAULT: Final = 3
 PORT_MAX: Final = 65_535
 
 
-class ClusterOptions(NamedTuple):
+class LocalClusterOptions(NamedTuple):
     """Options of `cluster up`."""
 
     folder: str
@@ -126,7 +126,7 @@ class LocalClusterPlan(NamedTuple):
         return ClusterRecord(brokers=len(self.nodes), etcd_ports=(self.etcd.client_port, self.etcd.peer_port))
 
 
-def nodes_of(options: ClusterOptions, known: ClusterRecord | None) -> tuple[LocalBroker, ...]:
+def nodes_of(options: LocalClusterOptions, known: ClusterRecord | None) -> tuple[LocalBroker, ...]:
     """Return the brokers; raise ConfigError if the options cannot be met."""
     count = _count(options, known)
     _require_ports(options, count)
@@ -141,7 +141,7 @@ def nodes_of(options: ClusterOptions, known: ClusterRecord | None) -> tuple[Loca
     )
 
 
-def _count(options: ClusterOptions, known: ClusterRecord | None) -> int:
+def _count(options: LocalClusterOptions, known: ClusterRecord | None) -> int:
     there = 0 if known is None else known.brokers
     if options.brokers is None:
         return there or BROKERS_DEFAULT
@@ -153,7 +153,7 @@ def _count(options: ClusterOptions, known: ClusterRecord | None) -> int:
     return options.brokers
 
 
-def _require_ports(options: ClusterOptions, count: int) -> None:
+def _require_ports(options: LocalClusterOptions, count: int) -> None:
     kafka, http = (range(first, first + count) for first in (options.kafka_port, options.http_port))
     for option, ports in (("--kafka-port", kafka), ("--http-port", http)):
         if ports[-1] > PORT_MAX:

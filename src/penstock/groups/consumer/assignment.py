@@ -19,8 +19,8 @@ Assignment = Mapping[TopicId, frozenset[int]]
 EMPTY: Assignment = {}
 
 
-class TopicEntry(Protocol):
-    """A topic entry of a message or a record."""
+class AssignedTopic(Protocol):
+    """A topic and its assigned partitions, as a message or a record names them."""
 
     @property
     def topic_id(self) -> bytes: ...
@@ -29,7 +29,7 @@ class TopicEntry(Protocol):
     def partitions(self) -> list[int]: ...
 
 
-def parse_assignment(topics: Iterable[TopicEntry]) -> Assignment:
+def parse_assignment(topics: Iterable[AssignedTopic]) -> Assignment:
     assignment: dict[TopicId, frozenset[int]] = {}
     for topic in topics:
         topic_id = TopicId(bytes(topic.topic_id))

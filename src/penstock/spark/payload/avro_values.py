@@ -77,6 +77,7 @@ class AvroReader:
     def _read(self, value: bytes, start: int, writer: Any) -> Any:
         stream = BytesIO(value)
         stream.seek(start)
+        # Only a value with an older schema has to be resolved against the newest one.
         reader = None if writer is self._newest else self._newest
         row = schemaless_reader(stream, writer, reader)
         if left := len(value) - stream.tell():

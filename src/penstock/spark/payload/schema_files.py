@@ -59,7 +59,6 @@ def read_schema_file(path: str) -> SchemaFile:
     except OSError as error:
         problem = (error.strerror or str(error)).lower()
     except ValueError as error:  # a null character in a path
-        # Only a value with an older schema has to be resolved against the newest one.
         problem = str(error)
     raise ConfigError(
         f"option {OPTION} is {path!r}, and this file cannot be read: {problem}. "

@@ -26,7 +26,7 @@ class AbortedTransactions:
         self._ended: set[AbortedTransaction] = set()
         self._position = Offset(0)
 
-    def begin_fetch(self, aborted: Iterable[AbortedTransaction], *, start: Offset, end: Offset) -> None:
+    def take_reply(self, aborted: Iterable[AbortedTransaction], *, start: Offset, end: Offset) -> None:
         """Take the aborted transactions in the fetch reply for the batches from `start` to `end`."""
         if start < self._position:
             self._open.clear()

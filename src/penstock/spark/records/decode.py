@@ -144,7 +144,7 @@ class RecordBatchDecoder:
         if self._aborted is None or not table.size:
             return table.where(chosen)
         first, last = Offset(int(table.base_offset[0])), Offset(int(table.next_offset[-1]))
-        self._aborted.begin_fetch(aborted, start=first, end=last)
+        self._aborted.take_reply(aborted, start=first, end=last)
         # Only these batches are processed one by one, in log order, because a marker ends a transaction.
         for batch in (table.is_transactional | table.is_control).nonzero()[0].tolist():
             producer, offset = (

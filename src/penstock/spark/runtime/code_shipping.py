@@ -32,8 +32,8 @@ from pyspark.sql.datasource import DataSource
 _LAYERS = ("config", "host", "protocol", "wire", "spark")
 
 
-def shipped_source() -> type[DataSource]:
-    """A source class that carries this Penstock."""
+def code_carrying_data_source() -> type[DataSource]:
+    """Class of a Spark data source whose pickle carries the code of this Penstock."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     return type("ShippedSource", (ArchiveCarryingSource,), {"archive": archived_code()})
 

@@ -40,7 +40,7 @@ class NoJava(ConfigError):
     """No usable Java. The message contains what was found and what to do."""
 
 
-def ensure_java(environment: MutableMapping[str, str] = os.environ) -> Path:
+def set_java_home(environment: MutableMapping[str, str] = os.environ) -> Path:
     """Set JAVA_HOME to a Java that Spark can use, and return it."""
     home = find_java_home(environment)
     environment["JAVA_HOME"] = str(home)

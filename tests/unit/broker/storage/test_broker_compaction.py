@@ -19,7 +19,7 @@ from penstock.broker.storage.cold_reads import ColdReads
 from penstock.config.sources import load
 from penstock.controller.topics import NewTopicFacts, TopicDefaults, TopicRequest, create_topic, delete_topic
 from penstock.errors import ConfigError, CorruptData, ErrorCode, StorageFailed, StorageFull
-from penstock.host.child_process import ChildDied
+from penstock.host.child_process import ChildProcessEnded
 from penstock.host.clock import AdjustableClock
 from penstock.http.metrics import compaction_metrics
 from penstock.http.prometheus import lines as metric_lines
@@ -30,7 +30,7 @@ from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob, Cle
 from penstock.observability.logs import StreamLog
 from penstock.protocol.batches import HEADER_BYTES, parse_header, seal_in_place, split_batches
 from penstock.protocol.messages.fetch import FetchPartition
-from penstock.protocol.records import Record, build_batch, iterate
+from penstock.protocol.records import Record, build_batch, iterate_records
 from penstock.replication.partition import Partition
 from penstock.security.access import ANONYMOUS, AllowEverything
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -132,7 +132,7 @@ def read_all(partition: Partition) -> list[Record]:
         got: Any = partition.read(offset, MIB, at_least_one=True)
         got = got.run().found if hasattr(got, "run") else got
         for at, header in split_batches(got.data):
-            records += iterate(bytes(got.data)[at : at + header.size], limit_bytes=64 * MIB)
+            records += iterate_records(bytes(got.data)[at : at + header.size], limit_bytes=64 * MIB)
         offset = got.next_offset
     return records
 
@@ -181,7 +181,12 @@ def begun(cleaner: InlineCleaner, topic: str) -> int:
 
 @pytest.mark.parametrize(
     "failure",
-    [ChildDied("killed"), StorageFull("no space"), ConfigError("too small"), CleanerFailed("KeyError: 1")],
+    [
+        ChildProcessEnded("killed"),
+        StorageFull("no space"),
+        ConfigError("too small"),
+        CleanerFailed("KeyError: 1"),
+    ],
 )
 async def test_a_failed_cleaning_is_retried_after_others_and_with_longer_pauses(
     tmp_path: Path, failure: Exception

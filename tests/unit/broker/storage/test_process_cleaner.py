@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.broker import Environment, running_broker
 from penstock.broker.storage.cleaner_process import ProcessCleaner
 from penstock.config.sources import load
-from penstock.host.child_process import ChildDied
+from penstock.host.child_process import ChildProcessEnded
 from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import SegmentGroupLimits
 from penstock.log.compaction.cleaning_job import CleanerFailed, CleaningJob
@@ -74,7 +74,7 @@ async def test_one_that_was_given_up_while_it_was_being_started_is_ended(
     cleaning = asyncio.create_task(cleaner.begin(JOB))
     assert await asyncio.to_thread(slow.is_starting.wait, SECONDS_MAX)
     cleaner.interrupt()
-    with pytest.raises(ChildDied):
+    with pytest.raises(ChildProcessEnded):
         async with asyncio.timeout(SECONDS_MAX):
             await cleaning
     (process,) = slow.started
@@ -103,7 +103,7 @@ async def test_none_is_started_for_a_question_that_is_over_before_its_turn(
         cleaner.interrupt()
     await asyncio.sleep(0)
     turn.set()
-    with pytest.raises(asyncio.CancelledError if cancels else ChildDied):
+    with pytest.raises(asyncio.CancelledError if cancels else ChildProcessEnded):
         async with asyncio.timeout(SECONDS_MAX):
             await cleaning
     assert slow.started == []

@@ -12,10 +12,10 @@ import pytest
 from penstock.cli.local_cluster import checks
 from penstock.cli.local_cluster.checks import checked_plan, etcd_program, is_running, locked_folder
 from penstock.cli.local_cluster.managed_process import exit_text
-from penstock.cli.local_cluster.plan import ClusterOptions, ClusterRecord, nodes_of
+from penstock.cli.local_cluster.plan import ClusterRecord, LocalClusterOptions, nodes_of
 from penstock.errors import CommandFailed, ConfigError
 
-WISHES = ClusterOptions("here", None, 9092, 8080)
+WISHES = LocalClusterOptions("here", None, 9092, 8080)
 
 
 def record(brokers: int) -> ClusterRecord:
@@ -23,15 +23,15 @@ def record(brokers: int) -> ClusterRecord:
 
 
 @pytest.fixture
-def wishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterOptions:
+def wishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalClusterOptions:
     """That can be fulfilled: on ports that are free."""
     monkeypatch.setattr(checks, "etcd_program", lambda: "/usr/bin/etcd")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = one.getsockname()[1], other.getsockname()[1]
-    return ClusterOptions(str(tmp_path / "cluster"), 1, *ports)
+    return LocalClusterOptions(str(tmp_path / "cluster"), 1, *ports)
 
 
-def refusal(wishes: ClusterOptions, kind: type[Exception] = CommandFailed) -> str:
+def refusal(wishes: LocalClusterOptions, kind: type[Exception] = CommandFailed) -> str:
     with pytest.raises(kind) as refused, locked_folder(wishes):
         pass
     said = str(refused.value)
@@ -64,7 +64,7 @@ def test_ports_that_cannot_be_are_refused() -> None:
         nodes_of(WISHES._replace(brokers=3, kafka_port=8082), None)
 
 
-def test_a_folder_goes_on_with_its_cluster_on_the_same_ports_of_etcd(wishes: ClusterOptions) -> None:
+def test_a_folder_goes_on_with_its_cluster_on_the_same_ports_of_etcd(wishes: LocalClusterOptions) -> None:
     with locked_folder(wishes) as first:
         assert first.etcd.client_port != first.etcd.peer_port
     with locked_folder(wishes._replace(brokers=None)) as again:
@@ -73,7 +73,7 @@ def test_a_folder_goes_on_with_its_cluster_on_the_same_ports_of_etcd(wishes: Clu
         assert checked_plan(wishes).etcd.client_port != first.etcd.client_port
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(wishes: ClusterOptions) -> None:
+def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(wishes: LocalClusterOptions) -> None:
     for port, option in ((wishes.kafka_port, "--kafka-port"), (wishes.http_port, "--http-port")):
         with socket.create_server(("127.0.0.1", port)):
             said = refusal(wishes)
@@ -83,7 +83,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(wishes: Cluste
 
 
 def test_without_etcd_it_is_told_how_to_get_it(
-    wishes: ClusterOptions, monkeypatch: pytest.MonkeyPatch
+    wishes: LocalClusterOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "etcd_program", lambda: None)
     said = refusal(wishes)
@@ -127,7 +127,7 @@ def test_where_the_machine_has_no_etcd_the_wheels_is_used(
     assert etcd_program() == program
 
 
-def test_a_folder_of_somebody_else_is_refused(wishes: ClusterOptions) -> None:
+def test_a_folder_of_somebody_else_is_refused(wishes: LocalClusterOptions) -> None:
     folder = Path(wishes.folder)
     folder.mkdir()
     (folder / "thesis.tex").touch()
@@ -137,7 +137,7 @@ def test_a_folder_of_somebody_else_is_refused(wishes: ClusterOptions) -> None:
     assert sorted(os.listdir(folder)) == ["penstock.json", "thesis.tex"]
 
 
-def test_a_file_is_no_folder(wishes: ClusterOptions) -> None:
+def test_a_file_is_no_folder(wishes: LocalClusterOptions) -> None:
     Path(wishes.folder).touch()
     assert "is not a folder" in refusal(wishes, ConfigError)
 
@@ -146,14 +146,16 @@ def test_a_file_is_no_folder(wishes: ClusterOptions) -> None:
     ("content", "reason"),
     [(b"{", "is damaged"), (b'{"format":9,"brokers":1,"etcd_ports":[1,2]}', "format 9")],
 )
-def test_a_record_that_cannot_be_read_is_refused(wishes: ClusterOptions, content: bytes, reason: str) -> None:
+def test_a_record_that_cannot_be_read_is_refused(
+    wishes: LocalClusterOptions, content: bytes, reason: str
+) -> None:
     Path(wishes.folder).mkdir()
     (Path(wishes.folder) / "cluster.json").write_bytes(content)
     assert reason in refusal(wishes)
 
 
 @pytest.mark.parametrize("name", ["broker-0/penstock.pid", "etcd.pid"])
-def test_a_process_that_still_runs_is_named(wishes: ClusterOptions, name: str) -> None:
+def test_a_process_that_still_runs_is_named(wishes: LocalClusterOptions, name: str) -> None:
     with locked_folder(wishes) as plan:
         pass
     os.makedirs(plan.nodes[0].folder)
@@ -162,7 +164,7 @@ def test_a_process_that_still_runs_is_named(wishes: ClusterOptions, name: str) -
 
 
 @pytest.mark.parametrize("content", ["", "4194305\n", "-1\n"], ids=["torn", "dead", "everybody"])
-def test_the_pid_of_a_dead_process_is_no_obstacle(wishes: ClusterOptions, content: str) -> None:
+def test_the_pid_of_a_dead_process_is_no_obstacle(wishes: LocalClusterOptions, content: str) -> None:
     with locked_folder(wishes) as plan:
         pass
     os.makedirs(plan.nodes[0].folder)
@@ -182,7 +184,7 @@ def test_a_process_whose_end_nobody_asked_for_is_dead() -> None:
     assert not is_running(process.pid)
 
 
-def test_one_command_at_a_time_in_a_folder(wishes: ClusterOptions) -> None:
+def test_one_command_at_a_time_in_a_folder(wishes: LocalClusterOptions) -> None:
     with locked_folder(wishes) as plan:
         # A cluster that is well: nobody is to be told to end one of its processes.
         Path(plan.etcd.pid_path).write_text(f"{os.getppid()}\n")

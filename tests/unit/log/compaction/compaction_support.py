@@ -42,7 +42,7 @@ def records_of(log: PartitionLog) -> list[Record]:
 
 
 def read_records(batch: bytes) -> list[Record]:
-    return list(records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
+    return list(records.iterate_records(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
 
 
 def dirt_of(log: PartitionLog, clean_to: int | None = None) -> LogToClean:

@@ -23,7 +23,7 @@ from penstock.protocol.batches import (
     split_batches,
 )
 from penstock.protocol.compression import Codec, compress
-from penstock.protocol.records import Record, iterate
+from penstock.protocol.records import Record, iterate_records
 from penstock.spark.records.decode import ColumnSelection, DecodedRecords, RecordBatchDecoder
 from penstock.spark.records.record_starts import LANE_SIZES, LaneSizes
 from penstock.types import Offset, ProducerId
@@ -192,7 +192,8 @@ def rows_of_house(data: bytes) -> list[Row]:
         if header.is_control:
             continue
         rows += (
-            _row(record, header.has_log_append_time) for record in iterate(batch, limit_bytes=LIMIT_BYTES)
+            _row(record, header.has_log_append_time)
+            for record in iterate_records(batch, limit_bytes=LIMIT_BYTES)
         )
     return rows
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.batches import check_client_shape, parse_only_header
 from penstock.protocol.compression import Codec
-from penstock.protocol.records import Record, build_batch, iterate
+from penstock.protocol.records import Record, build_batch, iterate_records
 from penstock.spark.records.binary_columns import binary_column
 from penstock.spark.records.encode import RecordTooLarge, encode
 from penstock.spark.records.key_partitioner import STICKY_ROWS_MIN, assign_partitions, murmur2
@@ -68,7 +68,7 @@ def test_what_was_encoded_is_decoded_again(rows: list[Row], codec: Codec, batch_
     for batch in batches:
         check_client_shape(parse_only_header(batch))
         assert len(batch) <= batch_bytes_max
-        assert len(list(iterate(batch, limit_bytes=LIMIT_BYTES, strict=True)))
+        assert len(list(iterate_records(batch, limit_bytes=LIMIT_BYTES, strict=True)))
     log = renumbered(batches)
     assert rows_in(pieces_of(log)) == expected
     assert rows_of_kafka_python(log) == expected
@@ -116,17 +116,19 @@ def test_what_a_codec_makes_larger_still_fits(codec: Codec) -> None:
     limit = len(build_batch([Record(Offset(0), NOW_MS, None, noise)]))
     (batch,) = encoded([(None, noise, None, NOW_MS)], codec=codec, batch_bytes_max=limit)
     assert len(batch) <= limit
-    assert [record.value for record in iterate(batch, limit_bytes=LIMIT_BYTES)] == [noise]
+    assert [record.value for record in iterate_records(batch, limit_bytes=LIMIT_BYTES)] == [noise]
 
 
 def test_columns_may_be_left_out_sliced_chunked_and_of_other_types() -> None:
     values = pa.chunked_array([pa.array(["no", "a"]), pa.array(["b", None])]).slice(1)
     keys = pa.array([b"no", b"no", b"1", b"2", None], pa.large_binary()).slice(2)
     (batch,) = encode(keys, values, None, None, codec=Codec.NONE, batch_bytes_max=1000, now_ms=NOW_MS)
-    found = [(record.key, record.value, record.timestamp) for record in iterate(batch, limit_bytes=1000)]
+    found = [
+        (record.key, record.value, record.timestamp) for record in iterate_records(batch, limit_bytes=1000)
+    ]
     assert found == [(b"1", b"a", NOW_MS), (b"2", b"b", NOW_MS), (None, None, NOW_MS)]
     (batch,) = encode(None, values, None, None, codec=Codec.NONE, batch_bytes_max=1000, now_ms=NOW_MS)
-    assert [record.key for record in iterate(batch, limit_bytes=1000)] == [None] * 3
+    assert [record.key for record in iterate_records(batch, limit_bytes=1000)] == [None] * 3
     assert encode(None, values.slice(3), None, None, codec=Codec.NONE, batch_bytes_max=1000) == []
 
 

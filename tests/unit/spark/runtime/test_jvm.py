@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.runtime.jvm import NoJava, ensure_java, find_java_home, java_version
+from penstock.spark.runtime.jvm import NoJava, find_java_home, java_version, set_java_home
 
 ECHO = '#!/bin/sh\nfor each do printf "%s\\n" "$each"; done\n'
 
@@ -105,5 +105,5 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_java_home_is_set_for_spark(tmp_path: Path) -> None:
     a_java(tmp_path / "jdk", "17.0.1")
     given = environment(tmp_path, PATH=str(tmp_path / "jdk" / "bin"))
-    assert ensure_java(given) == tmp_path / "jdk"
+    assert set_java_home(given) == tmp_path / "jdk"
     assert given["JAVA_HOME"] == str(tmp_path / "jdk")

@@ -140,5 +140,7 @@ class CompactedLedger(Ledger):
 def records_in(data: bytes) -> Iterator[tuple[BatchHeader, list[Record]]]:
     for at, header in split_batches(data):
         batch = data[at : at + header.size]
-        found = records.iterate(batch, limit_bytes=DECOMPRESSED_BYTES_MAX) if header.record_count else ()
+        found = (
+            records.iterate_records(batch, limit_bytes=DECOMPRESSED_BYTES_MAX) if header.record_count else ()
+        )
         yield header, list(found)

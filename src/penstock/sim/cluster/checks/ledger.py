@@ -350,7 +350,7 @@ class Ledger:
         """The committed records from `start` on, up to `end`."""
         for batch in self.batches.values():
             if batch.header.next_offset > start and batch.header.base_offset < end:
-                for record in records.iterate(batch.content, limit_bytes=DECOMPRESSED_BYTES_MAX):
+                for record in records.iterate_records(batch.content, limit_bytes=DECOMPRESSED_BYTES_MAX):
                     if start <= record.offset < end:
                         yield record
 

@@ -21,7 +21,7 @@ from penstock.spark.options.options import ISOLATION_LEVELS, ISOLATION_OPTION, R
 from penstock.spark.pipelines.audit import lake as audit_lake
 from penstock.spark.pipelines.audit import topics as audit_topics
 from penstock.spark.pipelines.audit.ids import IdPart
-from penstock.spark.pipelines.audit.lake import LakePlan
+from penstock.spark.pipelines.audit.lake import LakeAuditInputs
 from penstock.spark.pipelines.audit.report import AuditReport, Finding, violation_kinds
 from penstock.spark.pipelines.audit.topics import TopicsPlan
 from penstock.spark.pipelines.common.cluster import fetch_partitions, open_client
@@ -57,7 +57,7 @@ class AuditSettings(NamedTuple):
 class AuditPlans(NamedTuple):
     """Comparisons that an audit makes: with the lake, and of topics."""
 
-    lake: LakePlan | None
+    lake: LakeAuditInputs | None
     topics: tuple[TopicsPlan, ...]
 
 
@@ -79,7 +79,7 @@ def check(settings: AuditSettings) -> AuditPlans:
         committed = ISOLATION_LEVELS[settings.isolation]
         lake = None
         if settings.lake is not None:
-            lake = audit_lake.plan_lake(settings.lake, client, partitions, read_committed=committed)
+            lake = audit_lake.gather_lake_inputs(settings.lake, client, partitions, read_committed=committed)
         # Targets are read before the sources: a record that arrives in between must not appear in a target
         # without its source record.
         of_targets = {
@@ -132,19 +132,19 @@ class _AuditRun:
         self.checked: dict[str, int] = {}
         self.findings: list[Finding] = []
 
-    def check_lake(self, plan: LakePlan) -> None:
+    def check_lake(self, inputs: LakeAuditInputs) -> None:
         contents = not self._settings.offsets_only
-        offsets = audit_lake.offset_comparison(self._spark, plan, self._access, contents=contents)
-        rows = self._collect(audit_lake.partition_counts(offsets, plan))
+        offsets = audit_lake.offset_comparison(self._spark, inputs, self._access, contents=contents)
+        rows = self._collect(audit_lake.partition_counts(offsets, inputs))
         is_lost = (F.col("in_topic") > 0) & (F.col("in_table") == 0)
         lost = (
             self._collect(audit_lake.offset_ranges(offsets, is_lost)) if any(row.lost for row in rows) else []
         )
-        late = self._collect(audit_lake.out_of_order_rows(self._spark, plan))
-        self.findings += audit_lake.plan_findings(plan)
+        late = self._collect(audit_lake.out_of_order_rows(self._spark, inputs))
+        self.findings += audit_lake.input_findings(inputs)
         self.findings += audit_lake.lost_findings(rows, lost)
-        self.findings += audit_lake.count_findings(plan, rows)
-        self.findings += audit_lake.order_findings(plan, late)
+        self.findings += audit_lake.count_findings(inputs, rows)
+        self.findings += audit_lake.order_findings(inputs, late)
         self.checked["records of topics"] = sum(row.records for row in rows)
         self.checked["rows of the table"] = sum(row.rows for row in rows)
 

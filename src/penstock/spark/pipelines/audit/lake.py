@@ -46,7 +46,7 @@ SPAN_OFFSETS: Final = 1_000_000
 SPANS_MAX: Final = 1_000
 
 
-class LakePlan(NamedTuple):
+class LakeAuditInputs(NamedTuple):
     """Inputs of the comparison, fixed before Spark starts."""
 
     folder: Path
@@ -68,9 +68,9 @@ class LakePlan(NamedTuple):
         return [each for each in found if each.size > 0]
 
 
-def plan_lake(
+def gather_lake_inputs(
     folder: Path, client: ClusterClient, partitions: Sequence[TopicPartition], *, read_committed: bool
-) -> LakePlan:
+) -> LakeAuditInputs:
     form = read_table_format(folder)
     ends = read_table_ends(folder, partitions)
     # Files are listed before the log is read: a commit names a file in the log before the file becomes
@@ -83,7 +83,7 @@ def plan_lake(
     earliest_query = dict.fromkeys(partitions, EARLIEST)
     earliest = client.offsets(earliest_query, read_committed=False)
     latest = client.offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
-    return LakePlan(
+    return LakeAuditInputs(
         folder,
         files,
         tuple(unlisted_files),
@@ -103,17 +103,18 @@ def _visible(folder: Path) -> set[str]:
 # Without Spark
 
 
-def plan_findings(plan: LakePlan) -> list[Finding]:
-    where = str(plan.folder)
+def input_findings(inputs: LakeAuditInputs) -> list[Finding]:
+    """Return the findings that need only the inputs: files and offset ranges, no records."""
+    where = str(inputs.folder)
     findings = [
         Finding("files", where, len(paths), what, tuple(paths[:EXAMPLES_MAX]))
         for paths, what in (
-            (plan.files.missing, "files that the table names are missing"),
-            (plan.unlisted_files, "files lie in the folder and do not belong to the table"),
+            (inputs.files.missing, "files that the table names are missing"),
+            (inputs.unlisted_files, "files lie in the folder and do not belong to the table"),
         )
     ]
-    for partition, latest in sorted(plan.latest.items()):
-        end, earliest = plan.ends.get(partition), plan.earliest[partition]
+    for partition, latest in sorted(inputs.latest.items()):
+        end, earliest = inputs.ends.get(partition), inputs.earliest[partition]
         name = _partition_name(partition)
         if end is None:
             findings.append(Finding("behind", name, latest - earliest, "offsets not archived, none is"))
@@ -131,13 +132,13 @@ def plan_findings(plan: LakePlan) -> list[Finding]:
 
 
 def offset_comparison(
-    spark: "SparkSession", plan: LakePlan, access: dict[str, str], *, contents: bool
+    spark: "SparkSession", inputs: LakeAuditInputs, access: dict[str, str], *, contents: bool
 ) -> "DataFrame":
     """Return one row for each offset that the topic or the table has."""
     hashed = ("key", "value", "headers", "timestamp") if contents else ()
-    topic = read_records(spark, access, plan.ranges, (*OFFSET_COLUMNS, *hashed))
-    topics = sorted({partition.topic for partition in plan.latest})
-    table = read_table_rows(spark, plan.files.present).where(F.col("topic").isin(topics))
+    topic = read_records(spark, access, inputs.ranges, (*OFFSET_COLUMNS, *hashed))
+    topics = sorted({partition.topic for partition in inputs.latest})
+    table = read_table_rows(spark, inputs.files.present).where(F.col("topic").isin(topics))
     both = _with_origin(topic, 1, hashed).unionByName(_with_origin(table, 0, hashed))
     in_topic, in_table = F.sum("of_topic"), F.sum(1 - F.col("of_topic"))
     return both.groupBy(*OFFSET_COLUMNS).agg(
@@ -160,9 +161,9 @@ def _content(hashed: Sequence[str]) -> "Column":
     return F.xxhash64(*(part for column in columns for part in (column, column.isNull())))
 
 
-def partition_counts(offsets: "DataFrame", plan: LakePlan) -> "DataFrame":
+def partition_counts(offsets: "DataFrame", inputs: LakeAuditInputs) -> "DataFrame":
     """Return one row for each partition: its records, its rows in the table, and how many are not right."""
-    start = _partition_value({partition: int(offset) for partition, offset in plan.earliest.items()})
+    start = _partition_value({partition: int(offset) for partition, offset in inputs.earliest.items()})
     # Before the topic's current start, only the table has records.
     is_before = F.col("offset") < start
     in_topic, in_table = F.col("in_topic") > 0, F.col("in_table") > 0
@@ -204,10 +205,10 @@ def offset_ranges(offsets: "DataFrame", condition: "Column") -> "DataFrame":
     )
 
 
-def out_of_order_rows(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
+def out_of_order_rows(spark: "SparkSession", inputs: LakeAuditInputs) -> "DataFrame":
     """Return rows that come after a row of the same partition with a higher offset in the same file."""
-    rows = read_table_rows(spark, plan.files.present)
-    if not plan.files.present:
+    rows = read_table_rows(spark, inputs.files.present)
+    if not inputs.files.present:
         return rows.groupBy("topic", "partition").agg(F.lit(0).alias("late"), F.lit("").alias("file"))
     file, row = F.col("_metadata.file_path"), F.col("_metadata.row_index")
     rows = rows.select(*OFFSET_COLUMNS, file.alias("file"), row.alias("row"))
@@ -219,7 +220,7 @@ def out_of_order_rows(spark: "SparkSession", plan: LakePlan) -> "DataFrame":
     )
 
 
-def count_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
+def count_findings(inputs: LakeAuditInputs, rows: Sequence[Any]) -> list[Finding]:
     findings = []
     for row in sorted(rows):
         partition = TopicPartition(row.topic, row.partition)
@@ -231,18 +232,18 @@ def count_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
             Finding(
                 "unknown",
                 name,
-                _unknown(plan, partition, row),
+                _unknown(inputs, partition, row),
                 "offsets before the topic's start are missing",
             ),
         ]
     return findings
 
 
-def _unknown(plan: LakePlan, partition: TopicPartition, row: Any) -> int:
+def _unknown(inputs: LakeAuditInputs, partition: TopicPartition, row: Any) -> int:
     """Count offsets that neither side has, between the table's first offset and the topic's start."""
     if row.old_first is None:
         return 0
-    end = min(plan.earliest[partition], plan.ends.get(partition, plan.earliest[partition]))
+    end = min(inputs.earliest[partition], inputs.ends.get(partition, inputs.earliest[partition]))
     return max(int(end - row.old_first - row.old_rows), 0)
 
 
@@ -264,9 +265,9 @@ def lost_findings(rows: Sequence[Any], found: Sequence[Any]) -> list[Finding]:
     return findings
 
 
-def order_findings(plan: LakePlan, rows: Sequence[Any]) -> list[Finding]:
+def order_findings(inputs: LakeAuditInputs, rows: Sequence[Any]) -> list[Finding]:
     # Delta compaction reorders rows. Offsets are stored in the rows, so this loses nothing.
-    kind = "order" if plan.keeps_order else "sorted"
+    kind = "order" if inputs.keeps_order else "sorted"
     return [
         Finding(
             kind,

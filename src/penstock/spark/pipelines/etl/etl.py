@@ -27,7 +27,7 @@ from penstock.spark.pipelines.common.query_run import (
 )
 from penstock.spark.pipelines.common.run_lock import run_lock
 from penstock.spark.pipelines.etl.database import DATABASE_ERRORS, NewestRows
-from penstock.spark.pipelines.etl.extract import check_source, held_back, source_notes
+from penstock.spark.pipelines.etl.extract import held_back, prepare_extract, source_notes
 from penstock.spark.pipelines.etl.load import check_target
 from penstock.spark.pipelines.etl.spec import (
     EtlSpec,
@@ -100,7 +100,7 @@ def check(settings: EtlSettings) -> None:
     if unknown := [stage for stage in settings.stages if stage not in spec.stages]:
         raise CommandFailed(f"{spec.file} has no stage {unknown[0]}; it has {', '.join(spec.stages)}")
     if "extract" in settings.stages:
-        check_source(spec)
+        prepare_extract(spec)
     if isinstance(spec.transform, PythonFunction):
         load_function(spec.transform, spec)
     if "load" in settings.stages:

@@ -36,8 +36,10 @@ _FILE_OPTIONS: Final = {
 }
 
 
-def check_source(spec: EtlSpec) -> None:
-    """Run the checks that need no Spark; create the folder of files if it does not exist."""
+def prepare_extract(spec: EtlSpec) -> None:
+    """Prepare the source without Spark: create the folder that files are put into, if it does not exist, and
+    reject a source that cannot be read.
+    """
     match spec.extract:
         case FromFiles(path):
             folder = Path(path)
