@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.broker.cluster.peer_requests import PeerRequests, PeerUnavailable
-from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
+from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampAtOffset
 from penstock.chunks import chunks
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.offsets.lag import LogSpan
@@ -140,7 +140,7 @@ class LogPositionLookup:
 
     async def local_positions(self, queries: Sequence[WantedPosition]) -> list[FoundPosition]:
         found: list[FoundPosition] = []
-        waiting: list[tuple[int, TimestampQuery]] = []
+        waiting: list[tuple[int, TimestampAtOffset]] = []
         for number, question in enumerate(queries):
             if number % LOG_POSITIONS_PER_CHUNK == 0:
                 await asyncio.sleep(0)  # there may be a hundred thousand queries: yield to the event loop
@@ -154,7 +154,7 @@ class LogPositionLookup:
                 found[number].timestamp = timestamp_ms
         return found
 
-    def _look_up(self, question: WantedPosition) -> tuple[FoundPosition, TimestampQuery | None]:
+    def _look_up(self, question: WantedPosition) -> tuple[FoundPosition, TimestampAtOffset | None]:
         """Log start and end, and the timestamp query for the next record; None if the lag is zero."""
         partition = self._partitions.find_by_id(question.topic_id, question.partition)
         if partition is None:
@@ -173,7 +173,7 @@ class LogPositionLookup:
         if not 0 <= question.offset < end:
             return position, None
         # Retention may have deleted records beyond the committed offset.
-        return position, TimestampQuery(partition, max(Offset(question.offset), start))
+        return position, TimestampAtOffset(partition, max(Offset(question.offset), start))
 
 
 def _is_behind(question: WantedPosition, position: FoundPosition) -> bool:

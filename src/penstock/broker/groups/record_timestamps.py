@@ -27,7 +27,9 @@ from penstock.types import Offset, TopicId
 _Key = tuple[TopicId, int, Offset]
 
 
-class TimestampQuery(NamedTuple):
+class TimestampAtOffset(NamedTuple):
+    """A question: the timestamp of the record at this offset, or of the first one after it."""
+
     partition: Partition
     offset: Offset
 
@@ -68,7 +70,7 @@ class RecordTimestamps:
         self._cache: dict[_Key, _CachedTimestamp] = {}
         """Cached timestamps, in the order in which they were read."""
 
-    async def find(self, queries: Sequence[TimestampQuery]) -> list[int | None]:
+    async def find(self, queries: Sequence[TimestampAtOffset]) -> list[int | None]:
         """For each query the timestamp (ms) of the first record at or after its offset; None: not found in
         time.
 
@@ -87,7 +89,7 @@ class RecordTimestamps:
             pass  # the thread is busy: report unknown ages instead of delaying the whole report
         return [known.get(item.key) for item in queries]
 
-    def _cached(self, queries: Sequence[TimestampQuery]) -> dict[_Key, int | None]:
+    def _cached(self, queries: Sequence[TimestampAtOffset]) -> dict[_Key, int | None]:
         now, known = self._clock.monotonic(), {}
         for item in queries:
             kept = self._cache.get(key := item.key)
@@ -103,7 +105,7 @@ class RecordTimestamps:
         while len(self._cache) > self._limits.cache_entries_max:
             del self._cache[next(iter(self._cache))]
 
-    async def _read(self, queries: Sequence[TimestampQuery]) -> dict[_Key, int | None]:
+    async def _read(self, queries: Sequence[TimestampAtOffset]) -> dict[_Key, int | None]:
         """Read timestamps. If a batch has no record at or after the offset, read the next batch."""
         found: dict[_Key, int | None] = {item.key: None for item in queries}
         left = [(item.key, item) for item in queries]
@@ -119,11 +121,11 @@ class RecordTimestamps:
                 elif isinstance(outcome, FirstRecordTime):
                     found[key] = outcome.timestamp_ms
                     if outcome.timestamp_ms is None and outcome.next_offset > item.offset:
-                        following.append((key, TimestampQuery(item.partition, outcome.next_offset)))
+                        following.append((key, TimestampAtOffset(item.partition, outcome.next_offset)))
                 # Any other failure leaves the time unknown; damage has been reported.
             left = following
         return found
 
 
-def _plan(item: TimestampQuery) -> FirstRecordRead:
+def _plan(item: TimestampAtOffset) -> FirstRecordRead:
     return plan_first_record(item.partition.log, item.offset, item.partition.high_watermark)

@@ -52,6 +52,7 @@ class MemberChange(NamedTuple):
 
     @property
     def is_subscription_changed(self) -> bool:
+        """Whether a new assignment must be computed: also for a new member, and for another assignor."""
         if self.before is None:
             return True
         before, after = self.before.metadata, self.after.metadata

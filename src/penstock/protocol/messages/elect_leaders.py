@@ -1,7 +1,7 @@
 """ElectLeaders: api key 43, versions 0 to 2, flexible from 2.
 
-Elects leaders of partitions: the preferred replica, or an unclean election if no in-sync replica is
-available.
+Elects leaders of partitions. The request chooses: the preferred replica, or an unclean election where no
+in-sync replica is available.
 """
 
 from __future__ import annotations

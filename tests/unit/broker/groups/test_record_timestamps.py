@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.groups.record_timestamps import RecordTimestamps, RecordTimestampsLimits, TimestampQuery
+from penstock.broker.groups.record_timestamps import RecordTimestamps, RecordTimestampsLimits, TimestampAtOffset
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.host.clock import SystemClock
 from penstock.replication.partition import Partition
@@ -38,7 +38,7 @@ async def test_a_timestamp_evicted_from_the_cache_still_answers_earlier_queries(
         times = RecordTimestamps(
             ColdReads(pool, no_damage), SystemClock(), RecordTimestampsLimits(cache_entries_max=1)
         )
-        kept, missing, another = (TimestampQuery(partition, Offset(offset)) for offset in (1, 20, 40))
+        kept, missing, another = (TimestampAtOffset(partition, Offset(offset)) for offset in (1, 20, 40))
         pool.may_read.set()
         assert await times.find([kept]) == [77]
         pool.may_read.clear()
@@ -55,7 +55,7 @@ async def test_times_that_are_not_read_in_time_are_unknown_and_the_others_are_ke
         await fill(broker, partition, 1, time_ms=77)
         pool: Any = SlowPool()
         times = RecordTimestamps(ColdReads(pool, no_damage), SystemClock(), limits)
-        first, second = (TimestampQuery(partition, Offset(offset)) for offset in (1, 20))
+        first, second = (TimestampAtOffset(partition, Offset(offset)) for offset in (1, 20))
         pool.may_read.set()
         assert await times.find([first]) == [77]
         pool.may_read.clear()

@@ -16,7 +16,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_reader import FetchParams, FetchReader
 from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchTarget
 from penstock.broker.data.timestamp_lookups import TimeLookups
-from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampQuery
+from penstock.broker.groups.record_timestamps import RecordTimestamps, TimestampAtOffset
 from penstock.broker.router import DeferredReply
 from penstock.broker.storage.cold_reads import ColdReads, SegmentsChanged
 from penstock.config.listeners import Address
@@ -425,7 +425,7 @@ async def test_an_index_that_a_group_page_had_to_rebuild_is_written_to_disk(tmp_
         pool = WorkerPool("test", 1, asyncio.get_running_loop())
         times = RecordTimestamps(ColdReads(pool, broker.storage.read_failed), SystemClock())
         try:
-            assert await times.find([TimestampQuery(found(broker, "t"), Offset(3))]) == [77]
+            assert await times.find([TimestampAtOffset(found(broker, "t"), Offset(3))]) == [77]
         finally:
             pool.stop()
         await broker.storage.checkpoints.run_due(float("inf"))
