@@ -5,7 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.groups.record_timestamps import RecordTimestamps, RecordTimestampsLimits, TimestampAtOffset
+from penstock.broker.groups.record_timestamps import (
+    RecordTimestamps,
+    RecordTimestampsLimits,
+    TimestampAtOffset,
+)
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.host.clock import SystemClock
 from penstock.replication.partition import Partition
