@@ -53,6 +53,7 @@ from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
 from penstock.host.folder_lock import FolderLock, Lock
+from penstock.host.kernel_sync import file_sync
 from penstock.host.metadata_store import Conflict, MetadataStore
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import Randomness, SystemRandomness
@@ -256,7 +257,7 @@ class _Start:
 
     def _start_workers(self) -> None:
         new_worker = self._environment.new_worker
-        self._flush_worker, self._storage_worker, self._metadata_worker = workers = [
+        flush_worker, self._storage_worker, self._metadata_worker = workers = [
             new_worker(name, self._loop) for name in ("flush", "storage", "metadata")
         ]
         self._pool = WorkerPool("read", COLD_READ_THREADS, self._loop, new_worker)
@@ -265,6 +266,8 @@ class _Start:
         # Pushed before the storage's callback, so they run after it: closing the storage needs its workers.
         for stop in (self._pool.stop, self._lookup_pool.stop, *(worker.stop for worker in workers)):
             self._stack.callback(stop)
+        self._log_sync = file_sync(self._environment.disk, flush_worker, self._loop)
+        self._stack.callback(self._log_sync.close)
 
     async def _open_metadata(self) -> ClusterImage:
         directory = self._directory
@@ -288,7 +291,8 @@ class _Start:
         self._storage = storage = Storage(
             self._directory,
             lambda: self._cluster.config,
-            (self._flush_worker, self._storage_worker),
+            self._log_sync,
+            self._storage_worker,
             self._environment.clock,
             self._log,
             self._environment.new_worker,

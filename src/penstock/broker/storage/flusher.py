@@ -3,8 +3,8 @@
 Everything that is appended during a flush shares the next flush, so all requests that wait for a flush share
 the cost of its fsyncs.
 
-Rule 1: only the flusher's thread syncs log files. The kernel reports a failed writeback once for each open
-        file. With a second thread, the error could be reported to the wrong one.
+Rule 1: only the flusher syncs log files, one flush at a time. The kernel reports a failed writeback once for
+        each open file. With a second sync beside it, the error could be reported to the wrong one.
 Rule 2: a failed fsync stops all writes to this data directory for good. Nothing is retried: after the failure
         the page cache no longer holds the pages that were not written.
 """
@@ -13,17 +13,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from penstock.errors import StorageFailed
-from penstock.host.disk import Disk
-from penstock.host.worker import Worker
+from penstock.host.file_sync import FileSync
 from penstock.log.partition_log import Flush
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 
 
 class Flusher:
-    def __init__(self, disk: Disk, worker: Worker, on_failure: Callable[[StorageFailed], None]) -> None:
-        self._disk = disk
-        self._worker = worker
+    def __init__(self, file_sync: FileSync, on_failure: Callable[[StorageFailed], None]) -> None:
+        self._file_sync = file_sync
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[Partition, None] = {}
@@ -71,9 +69,7 @@ class Flusher:
         files = [file for _, flush in flushes for file in flush.files]
         folders = sorted({folder for _, flush in flushes for folder in flush.folders})
         self._running = True
-        self._worker.submit(
-            lambda: self._disk.sync(files, folders), lambda _, error: self._end(flushes, error)
-        )
+        self._file_sync.sync(files, folders, lambda error: self._end(flushes, error))
 
     def _end(self, flushes: list[tuple[Partition, Flush]], error: BaseException | None) -> None:
         self._running = False

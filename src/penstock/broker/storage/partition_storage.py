@@ -16,6 +16,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.disk import SmallFile, TooManyOpenFiles
+from penstock.host.file_sync import FileSync
 from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
@@ -68,19 +69,20 @@ class Storage:
         self,
         directory: DataDirectory,
         config: Callable[[], BrokerConfig],
-        workers: tuple[Worker, Worker],
+        log_sync: FileSync,
+        worker: Worker,
         clock: Clock,
         log: Log,
         new_worker: NewWorker = Worker,
         limits: StorageLimits = STORAGE_LIMITS,
     ) -> None:
         self._limits = limits
-        flush_worker, self._worker = workers
+        self._worker = worker
         self._directory = directory
         self._config = config
         self._clock = clock
         self._log = log
-        self.flusher = Flusher(directory.disk, flush_worker, self.fail)
+        self.flusher = Flusher(log_sync, self.fail)
         self.checkpoints = Checkpoints(
             directory.disk,
             self._worker,

@@ -13,6 +13,7 @@ from penstock.controller.topics import (
     create_topic,
 )
 from penstock.errors import CorruptData
+from penstock.host.file_sync import ThreadSync
 from penstock.host.tasks import Tasks
 from penstock.log.data_directory import DataDirectory
 from penstock.metadata.cluster_image import PartitionState
@@ -65,11 +66,13 @@ class Damaged:
         self.log = Events()
         self.job_seconds = 0.01
         """Time of a job of the thread that writes small files and moves folders."""
-        workers = SimWorker(loop, lambda: 0.01), SimWorker(loop, lambda: self.job_seconds)
+        log_sync = ThreadSync(self.directory.disk, SimWorker(loop, lambda: 0.01))
+        worker = SimWorker(loop, lambda: self.job_seconds)
         self.storage = Storage(
             self.directory,
             lambda: CONFIG,
-            workers,
+            log_sync,
+            worker,
             LoopClock(),
             self.log,
             lambda name, _: SimWorker(loop, lambda: 0.01),

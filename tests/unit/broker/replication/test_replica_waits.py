@@ -14,6 +14,7 @@ from penstock.broker.storage.flusher import Flusher
 from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import SystemClock
+from penstock.host.file_sync import ThreadSync
 from penstock.host.worker import Worker
 from penstock.protocol.messages.produce import (
     PartitionProduceData,
@@ -53,7 +54,7 @@ async def flushed(partition: Partition, flusher: Flusher) -> None:
 def test_a_producer_that_waits_for_replicas_in_vain_is_told_in_time(acks: int) -> None:
     async def scenario() -> None:
         leader, worker = leader_on(new_log()), Worker("flush", asyncio.get_running_loop())
-        flusher = Flusher(leader.log.disk, worker, lambda failure: None)
+        flusher = Flusher(ThreadSync(leader.log.disk, worker), lambda failure: None)
         try:
             answer = answered(leader, acks)
             await flushed(leader, flusher)
@@ -139,7 +140,7 @@ def test_a_producer_of_a_topic_that_is_not_flushed_is_told_in_time_too() -> None
         leader = leader_on(new_log(), flush_policy=FlushPolicy.OS)
         follower = follower_on(new_log(), flush_policy=FlushPolicy.OS)
         worker = Worker("flush", asyncio.get_running_loop())
-        flusher = Flusher(leader.log.disk, worker, lambda failure: None)
+        flusher = Flusher(ThreadSync(leader.log.disk, worker), lambda failure: None)
         try:
             flusher.expect_replicas(leader)
             first = answered(leader, ACKS_ALL)

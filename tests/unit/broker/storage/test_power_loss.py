@@ -14,6 +14,7 @@ import pytest
 from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
+from penstock.host.file_sync import ThreadSync
 from penstock.host.worker import Worker
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
@@ -79,7 +80,8 @@ async def process(disk: SimDisk) -> AsyncIterator[tuple[Storage, list[Partition]
     mount = disk.mount()
     workers = tuple(Worker(name, asyncio.get_running_loop()) for name in ("flush", "storage"))
     try:
-        storage = Storage(opened(mount), configured, (workers[0], workers[1]), FixedClock(), NullLog())
+        log_sync = ThreadSync(mount, workers[0])
+        storage = Storage(opened(mount), configured, log_sync, workers[1], FixedClock(), NullLog())
         storage.open(one_topic())
         yield storage, storage.partitions.of_topic("orders")
     finally:
