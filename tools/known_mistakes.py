@@ -251,14 +251,12 @@ MUTANTS: Sequence[Mutant] = (
         FOLLOWING,
         "            log.stored_start,\n",
         "            log.log_start_offset,\n",
-        "tests/unit/replication/test_following.py",
     ),
     Mutant(
         "joins_without_what_was_deleted",
         LEADING,
         "            and max(fetched.log_start, Offset(0)) >= self.own_start\n",
         "",
-        "tests/unit/replication/test_leading.py",
     ),
     Mutant(
         "older_checkpoint_moves_the_start_back",

@@ -7,7 +7,14 @@ from penstock.metadata.cluster_image import GROUP_TOPIC
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.cluster import CROWD_TOPIC, SimCluster
 from penstock.sim.cluster.extras import CROWD, NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
-from penstock.sim.cluster.plan import FIRST_OF_EXTRAS, KINDS_OF_EXTRAS, Fault, FaultKind, draw_plan
+from penstock.sim.cluster.plan import (
+    FIRST_OF_DELETIONS,
+    FIRST_OF_EXTRAS,
+    KINDS_OF_EXTRAS,
+    Fault,
+    FaultKind,
+    draw_plan,
+)
 from penstock.sim.run import run_cluster
 from penstock.sim.violation import InvariantViolation
 
@@ -37,6 +44,16 @@ def test_records_are_deleted() -> None:
     assert any(ledger.deleted for ledger in cluster.watching.ledgers.values())
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_power_fails_when_a_deletion_is_confirmed_or_missed(number: int) -> None:
+    """With other fault numbers a follower was cut off before the deletion and joins again, or was not."""
+    crash = Fault(FIRST_OF_DELETIONS + number, FaultKind.DELETION_CRASH, 4.0, 1.0, (1 + number % 3,))
+    quiet = draw_plan(SEED, brokers=3, seconds=25.0)._replace(lag_ms=1_000, members=0)
+    extras = Extras(deletes_records=True, crashes_at_deletions=True)
+    cluster = run_cluster(quiet._replace(faults=(crash,), extras=extras))
+    assert cluster.fault_counts[FaultKind.DELETION_CRASH] == 1
+
+
 @pytest.mark.parametrize("extras", [Extras(retention_ms=3_000), Extras(retention_bytes=1_000)])
 def test_retention_removes_records(extras: Extras) -> None:
     cluster = run_with(extras)
@@ -59,10 +76,16 @@ def test_power_takes_what_only_memory_had_and_others_have_it() -> None:
 
 
 def test_a_plan_without_extras_has_no_faults_of_theirs() -> None:
-    plan = next(plan for plan in map(draw_plan, range(1, 100)) if plan.extras.rots)
-    assert any(fault.kind is FaultKind.ROT for fault in plan.faults)
-    for name in ("rot", "extras"):
-        assert not any(fault.kind in KINDS_OF_EXTRAS for fault in plan.without(name).faults)
+    rots = next(plan for plan in map(draw_plan, range(1, 100)) if plan.extras.rots)
+    crashes = next(plan for plan in map(draw_plan, range(1, 100)) if plan.extras.crashes_at_deletions)
+    for plan, kind, name in (
+        (rots, FaultKind.ROT, "rot"),
+        (crashes, FaultKind.DELETION_CRASH, "deletion-crashes"),
+        (crashes, FaultKind.DELETION_CRASH, "deletions"),
+    ):
+        assert any(fault.kind is kind for fault in plan.faults)
+        assert not any(fault.kind is kind for fault in plan.without(name).faults)
+        assert not any(fault.kind in KINDS_OF_EXTRAS for fault in plan.without("extras").faults)
 
 
 @pytest.mark.parametrize("number", range(6))

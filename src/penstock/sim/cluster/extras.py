@@ -11,7 +11,8 @@ NO_LIMIT: Final = -1
 CROWD: Final = 210
 # Names of parts that a failing plan may be run without, with the fields of Extras that turn them off.
 WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
-    "deletions": {"deletes_records": False},
+    "deletions": {"deletes_records": False, "crashes_at_deletions": False},
+    "deletion-crashes": {"crashes_at_deletions": False},
     "retention": {"retention_ms": NO_LIMIT, "retention_bytes": NO_LIMIT},
     "compaction": {"compacts": False},
     "flush-os": {"flushes_before_ack": True},
@@ -27,6 +28,8 @@ WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
 class Extras(NamedTuple):
     deletes_records: bool = False
     """A client sends DeleteRecords."""
+    crashes_at_deletions: bool = False
+    """All brokers lose power at the moment when a deletion is confirmed."""
     retention_ms: int = NO_LIMIT
     retention_bytes: int = NO_LIMIT
     compacts: bool = False
@@ -81,12 +84,15 @@ def draw_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
         return Random(f"extra {name} {seed}")
 
     flushes_before_ack = random("flush").random() < 0.8
+    deletes_records = random("deletions").random() < 0.35
+    crashes_at_deletions = random("deletion crashes").random() < 0.7
     deposes = random("depose").random() < 0.2 and flushes_before_ack and not wipes
     retention, reads, classic = random("retention"), random("reads"), random("classic")
     limit = retention.choice(("none", "none", "none", "ms", "bytes"))
     reads_followers = reads.random() < 0.3
     return Extras(
-        deletes_records=random("deletions").random() < 0.35,
+        deletes_records=deletes_records,
+        crashes_at_deletions=crashes_at_deletions and deletes_records and flushes_before_ack,
         retention_ms=retention.choice((4_000, 15_000)) if limit == "ms" else NO_LIMIT,
         retention_bytes=retention.choice((2_000, 10_000)) if limit == "bytes" else NO_LIMIT,
         compacts=random("compaction").random() < 0.35,

@@ -128,6 +128,8 @@ class SimNode:
         """How often a process of this node was deposed by other brokers."""
         self.disk_job_seconds_max = cluster.plan.disk_seconds
         """The longest time that the disk takes for a job."""
+        self.storage_job_seconds_max = 0.0
+        """The same for jobs of the storage worker, if longer: it stores log starts. Flushes have another."""
         self.clock_offset_ms = 0
         self.clock_rate = 1.0
         self.is_disconnected_from_store = False
@@ -236,7 +238,7 @@ class SimNode:
         cluster, random = self.cluster, Random(f"broker {self.cluster.plan.seed} {self.id} {self._starts}")
 
         def new_worker(name: str, _: asyncio.AbstractEventLoop) -> SimWorker:
-            return self._new_worker(random)
+            return self._new_worker(random, is_storage=name == "storage")
 
         def new_cleaner() -> SimCleaner:
             own = Random(f"cleaner {cluster.plan.seed} {self.id} {self._starts}")
@@ -263,9 +265,10 @@ class SimNode:
             on_serving=on_serving,
         )
 
-    def _new_worker(self, random: Random) -> SimWorker:
+    def _new_worker(self, random: Random, *, is_storage: bool = False) -> SimWorker:
         def delay() -> float:
-            return random.uniform(0.05, 1.0) * self.disk_job_seconds_max
+            own_seconds_max = self.storage_job_seconds_max if is_storage else 0.0
+            return random.uniform(0.05, 1.0) * max(self.disk_job_seconds_max, own_seconds_max)
 
         if not self.cluster.plan.extras.job_steps:
             return SimWorker(self.cluster.loop, delay)

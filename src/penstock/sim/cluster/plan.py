@@ -87,6 +87,10 @@ class FaultKind(StrEnum):
     """A bit of a committed record flips on one platter, and the record may be read."""
     DEPOSE = "depose"
     """A leader is deposed and reinstated during a change of its ISR."""
+    DELETION_CRASH = "deletion-crash"
+    """All brokers lose power when a deletion of records is confirmed, or when a replica that missed one
+    joins the ISR.
+    """
     POWER_AT_CALL = "power-at-call"
     """The power of a single broker fails during a disk call, sometimes during its recovery."""
     SWAP = "swap"
@@ -97,9 +101,12 @@ class FaultKind(StrEnum):
     """A single broker may have only a few files open."""
 
 
-KINDS_OF_EXTRAS: Final = frozenset({FaultKind.ROT, FaultKind.DEPOSE})
-"""Kinds that only seeds with such an extra have. Their faults are numbered from FIRST_OF_EXTRAS on."""
+KINDS_OF_EXTRAS: Final = frozenset({FaultKind.ROT, FaultKind.DEPOSE, FaultKind.DELETION_CRASH})
+"""Kinds that only seeds with such an extra have. Their faults are numbered from FIRST_OF_EXTRAS on, or from
+FIRST_OF_DELETIONS on.
+"""
 FIRST_OF_EXTRAS: Final = 1_000
+FIRST_OF_DELETIONS: Final = 2_000
 KINDS_OF_SINGLE_BROKERS: Final = frozenset(
     {FaultKind.POWER_AT_CALL, FaultKind.SWAP, FaultKind.NEW_LOG, FaultKind.FEW_FILES}
 )
@@ -227,7 +234,7 @@ class ClusterPlan(NamedTuple):
         smaller = self._replace(**WITHOUT.get(name, {}))
         if name in WITHOUT_OF_EXTRAS:
             smaller = smaller._replace(extras=self.extras.without(name))
-        kinds = _kinds_of_extras(smaller.extras)
+        kinds = (*_kinds_of_extras(smaller.extras), *_kinds_of_deletions(smaller.extras))
         left = [fault for fault in smaller.faults if fault.kind not in KINDS_OF_EXTRAS or fault.kind in kinds]
         return smaller._replace(faults=tuple(left))
 
@@ -340,22 +347,35 @@ def _faults(random: Random, kinds: list[FaultKind], brokers: int, seconds: float
 
 
 def _faults_of_extras(seed: int, extras: Extras, brokers: int, seconds: float) -> tuple[Fault, ...]:
-    """A few faults of extras, far apart, each with enough time to take effect."""
-    kinds = _kinds_of_extras(extras)
-    if not kinds:
-        return ()
-    random = Random(f"faults of extras {seed}")
+    """Those of deletions come from a stream of their own, and leave the others as they are."""
+    plain = _sparse_faults(f"extras {seed}", _kinds_of_extras(extras), brokers, seconds)
+    deletions = _sparse_faults(f"deletions {seed}", _kinds_of_deletions(extras), brokers, seconds)
+    return tuple(
+        fault._replace(number=first + number)
+        for first, faults in ((FIRST_OF_EXTRAS, plain), (FIRST_OF_DELETIONS, deletions))
+        for number, fault in enumerate(faults)
+    )
+
+
+def _sparse_faults(stream: str, kinds: list[FaultKind], brokers: int, seconds: float) -> list[Fault]:
+    """A few faults, far apart, each with enough time to take effect."""
+    random = Random(f"faults of {stream}")
     faults: list[Fault] = []
     at = WARM_UP_SECONDS
-    while True:
+    while kinds:
         at += random.uniform(4.0, 25.0)
         lasts = random.choice((1.0, 3.0, 9.0))
         node = random.randint(1, brokers)
         if at > seconds:
-            return tuple(faults)
+            break
         kind = random.choice(kinds)
-        faults.append(Fault(FIRST_OF_EXTRAS + len(faults), kind, round(at, 3), lasts, (node,)))
+        faults.append(Fault(len(faults), kind, round(at, 3), lasts, (node,)))
+    return faults
 
 
 def _kinds_of_extras(extras: Extras) -> list[FaultKind]:
     return [FaultKind.ROT] * extras.rots + [FaultKind.DEPOSE] * extras.deposes
+
+
+def _kinds_of_deletions(extras: Extras) -> list[FaultKind]:
+    return [FaultKind.DELETION_CRASH] * extras.crashes_at_deletions

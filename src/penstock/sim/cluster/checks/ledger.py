@@ -326,6 +326,14 @@ class Ledger:
         )
         self.require(start >= self.deleted, message)
 
+    def has_deleted(self, producer_id: int, base_sequence: int) -> bool:
+        """Whether a producer's batch with this sequence number was committed, and lies before the start."""
+        return any(
+            (each.header.producer_id, each.header.base_sequence) == (producer_id, base_sequence)
+            for each in self.batches.values()
+            if each.header.next_offset <= self.start_max
+        )
+
     # Replies to clients
 
     def acknowledged(self, header: BatchHeader, base_offset: int) -> None:

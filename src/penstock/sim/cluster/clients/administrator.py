@@ -3,9 +3,10 @@
 A request may fail, or take effect although its reply was lost. A confirmed change has taken effect.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import ErrorCode
 from penstock.metadata.cluster_image import GROUP_TOPIC
@@ -70,6 +71,14 @@ OFFSET_MAX: Final = 2**62
 RECORDS_MIN: Final = 10
 
 
+class ConfirmedDeletion(NamedTuple):
+    """A partition whose records below `start` are deleted, as a client was told."""
+
+    topic: str
+    partition: int
+    start: int
+
+
 class Administrator:
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
@@ -103,6 +112,11 @@ class Administrator:
         """Return when every replica has deleted what one of them has deleted."""
         if self._deleter is not None:
             await self.retry(partial(self._deleter.complete, name, index))
+
+    async def next_deletion(self) -> ConfirmedDeletion:
+        """Return at the moment when a client is told that records are deleted."""
+        assert self._deleter is not None, "only a seed that deletes records waits for it"
+        return await self._deleter.next_confirmed()
 
     async def create_topic(self, name: str, partitions: int) -> bool:
         """Whether a broker confirmed that the topic exists."""
@@ -220,6 +234,8 @@ class DeleteRecordsClient:
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
         self._client = KafkaClient(cluster, "record-deleter")
+        self._confirmed: asyncio.Future[ConfirmedDeletion] = cluster.loop.create_future()
+        """The next deletion that is confirmed."""
 
     def start(self) -> None:
         self._client.run(self._run())
@@ -243,6 +259,9 @@ class DeleteRecordsClient:
             ledger.requested_start = OFFSET_MAX
         ledger.requested_start = max(ledger.requested_start, offset)
         await self._delete_records(name, state.index, offset)
+
+    async def next_confirmed(self) -> ConfirmedDeletion:
+        return await asyncio.shield(self._confirmed)
 
     async def complete(self, name: str, index: int) -> bool:
         """Repeat a deletion that one replica has made and others may not have. Whether it was confirmed.
@@ -270,4 +289,6 @@ class DeleteRecordsClient:
             ledger.deleted = max(ledger.deleted, found.low_watermark)
             cluster.fault_counts["deleted-records"] += 1
             cluster.trace_and_hash(f"{ledger.name} starts at {found.low_watermark}")
+            self._confirmed.set_result(ConfirmedDeletion(name, index, found.low_watermark))
+            self._confirmed = cluster.loop.create_future()
         return found.error_code == ErrorCode.NONE

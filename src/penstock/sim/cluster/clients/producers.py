@@ -3,7 +3,8 @@
 The idempotent producer behaves like Kafka's clients: it retries every batch without an acknowledgement,
 unchanged and in order, until it is acknowledged. It must never get OUT_OF_ORDER_SEQUENCE_NUMBER for its
 next batch: that would mean that acknowledged batches are lost. A single broker may lose them if it
-acknowledges before it flushes; then the producer begins again with another id.
+acknowledges before it flushes; then the producer begins again with another id. A batch that was committed and
+deleted before its acknowledgement arrived counts as acknowledged, whatever the reply to its retry is.
 
 The careless producer (acks=1) sends each batch once. It leaves records on leaders that no other replica
 has.
@@ -237,9 +238,21 @@ class SimProducer:
             self._cluster.ledger(topic_id, self._topic, self._index).acknowledged(header, outcome.base_offset)
             self._end = max(self._end, outcome.base_offset + header.next_offset - header.base_offset)
             self._cluster.trace_and_hash(f"{self._client.name} {sent.number} at {outcome.base_offset}")
+        elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_deleted(topic_id, sent):
+            return ErrorCode.NONE
         elif code not in RETRIABLE_ERRORS and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._cluster.violate(f"{self._client.name} is told {code.name}: {outcome.error_message}")
         return code
+
+    def _is_deleted(self, topic_id: TopicId, sent: SentBatch) -> bool:
+        """Whether the batch is committed and deleted, and no leader need remember it.
+
+        A replica whose log was replaced from an offset behind this batch knows the producer by later batches
+        only, as in Kafka.
+        """
+        header = parse_header(sent.data)
+        ledger = self._cluster.ledger(topic_id, self._topic, self._index)
+        return ledger.has_deleted(header.producer_id, header.base_sequence)
 
 
 class CarelessProducer:

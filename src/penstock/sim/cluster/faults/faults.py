@@ -16,6 +16,7 @@ from penstock.log.segment import LOG_SUFFIX, segment_name
 from penstock.metadata.keys import ClusterKeys
 from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.faults.ambush import Ambush
+from penstock.sim.cluster.faults.deletion_crash import DeletionCrash
 from penstock.sim.cluster.faults.deposal import Deposal
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import Fault, FaultKind
@@ -85,6 +86,7 @@ class Faults:
             node.disk.room_bytes, node.disk.sync_fails = UNLIMITED_BYTES, False
             node.disk.power_fails_at = node.disk.descriptors = None
             node.disk_job_seconds_max = self._cluster.plan.disk_seconds
+            node.storage_job_seconds_max = 0.0
             if node.process.is_paused and node.is_up:
                 cluster.loop.go_on(node.process)
             if has_failed(node):
@@ -140,6 +142,7 @@ class _InjectedFault:
             FaultKind.SYNC_FAILS: self._sync_fails,
             FaultKind.ROT: self._rot,
             FaultKind.DEPOSE: self._depose,
+            FaultKind.DELETION_CRASH: self._deletion_crash,
             FaultKind.POWER_AT_CALL: self._power_at_call,
             FaultKind.SWAP: self._swap,
             FaultKind.NEW_LOG: self._new_log,
@@ -418,6 +421,11 @@ class _InjectedFault:
 
     async def _depose(self) -> None:
         if await Deposal(self._cluster, self._random, lambda: self._faults.is_over).inject():
+            self._count_fault()
+
+    async def _deletion_crash(self) -> None:
+        crash = DeletionCrash(self._cluster, self._random, self._node, lambda: self._faults.is_over)
+        if await crash.inject():
             self._count_fault()
 
     async def _expire(self) -> None:
