@@ -1,6 +1,7 @@
 """`penstock group` and `penstock consume --group` as a person runs them, beside real consumers."""
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,3 +214,22 @@ def test_consume_in_a_group_refuses_what_the_group_decides(group_cli: Cli, fille
     assert (done.code, "the group assigns" in done.err) == (2, True)
     done = group_cli.run("consume", filled, "--group", "g", "--from", "15m")
     assert (done.code, "penstock group reset" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_ended_by_sigterm_leaves_its_group(group_cli: Cli, filled: str, protocol: str) -> None:
+    group = f"{filled}-{protocol}"
+    process = group_cli.start("consume", filled, "--follow", "--group", group, "--protocol", protocol)
+    try:
+        assert process.stdout is not None
+        for _ in range(RECORDS):
+            process.stdout.readline()
+        eventually(lambda: sum(offsets(group_cli, group).values()) == RECORDS)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert (process.returncode, out, err) == (143, "", "")
+    assert described(group_cli, group)["members"] == []

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from penstock import __version__
 from penstock.cli.command import examples, new_app
+from penstock.cli.main import EXIT_TERMINATED, Terminated
 
 COMMANDS: Final = {
     "serve": ("penstock.cli.server.serve", "Start a broker."),
@@ -52,6 +53,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except Terminated:  # the option parser would end with the exit code of Ctrl-C
+            raise typer.Exit(EXIT_TERMINATED) from None
         except typer.BadParameter as rejection:
             rejection.message = in_plain_words(rejection.message)
             raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.command import client_command, errors_of_option, examples, group_names, topic_names
+from penstock.cli.main import Terminated
 from penstock.cli.records.record_output import BytesFormat, BytesFormats, IncomingRecord, formatter
 
 if TYPE_CHECKING:
@@ -134,31 +135,33 @@ def _read(
     output = sys.stdout.buffer
     try:
         while not reader.is_done:
-            with _ctrl_c_deferred():
+            with _interrupts_deferred():
                 records = reader.next_records()
             if records:
                 output.write(b"".join(map(written, records)))
                 output.flush()
                 reader.mark_printed(records)
-    except KeyboardInterrupt:
-        if not follows:  # the user interrupted before the end
+    except KeyboardInterrupt as interruption:
+        # Ctrl-C is how a user ends --follow; otherwise it came before the end.
+        if not follows or isinstance(interruption, Terminated):
             raise
     finally:
         reader.close()
 
 
 @contextmanager
-def _ctrl_c_deferred() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block: it must not interrupt a call into librdkafka."""
+def _interrupts_deferred() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM to the end of the block: they must not interrupt a call into librdkafka."""
     came: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # a background job of a script, which ignores Ctrl-C
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    # A background job of a script ignores Ctrl-C, and goes on to do so.
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    deferred = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in deferred:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in deferred.items():
+            signal.signal(number, handler)
     if came:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt if came[0] == signal.SIGINT else Terminated
