@@ -277,6 +277,23 @@ def test_a_file_that_cannot_be_read_makes_no_topic(cli: Cli, topic: str, tmp_pat
     assert topic not in cli.ok("topic", "list")
 
 
+def test_a_topic_that_is_made_by_writing_is_told(cli: Cli, topic: str) -> None:
+    told = f"created topic {topic} (1 partition, replication factor 1)\n"
+    assert cli.run("produce", topic, *QUICK, "--value", "v").err.startswith(told + "1 record, ")
+    assert cli.run("produce", topic, *QUICK, "--value", "v").err.startswith("1 record, ")
+    assert cli.run("produce", f"{topic}-2", *QUICK, given="a\nb\n").err.startswith(f"created topic {topic}-2")
+    assert cli.ok("consume", f"{topic}-2") == "a\nb\n"
+
+
+def test_what_cannot_be_written_makes_no_topic(cli: Cli, topic: str) -> None:
+    said = cli.refused("produce", topic, "--value", "v", "--partition", "5")
+    assert f"topic {topic} does not exist, and would be created without partition 5. Create it" in said
+    said = cli.refused("produce", topic, "--key-separator", ":", given="no key\n")
+    assert said == "penstock: line 1 has no key: ':' does not occur in it.\n"
+    assert "line 1 is not a record" in cli.refused("produce", topic, "--json", given="{}\n")
+    assert topic not in cli.ok("topic", "list")
+
+
 def test_a_record_that_cannot_be_stored_does_not_stop_the_others(cli: Cli, topic: str) -> None:
     cli.ok("topic", "create", topic, "--set", "max.message.bytes=1000")
 

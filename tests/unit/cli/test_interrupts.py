@@ -106,7 +106,9 @@ def test_while_lines_are_awaited_those_before_it_are_sent(orders: Broker, number
         segment = orders.data_dir / "logs" / f"{topic}-0" / "00000000000000000000.log"
         while not (segment.exists() and segment.stat().st_size):
             time.sleep(0.01)
-        assert interrupt(process, number).startswith(b"1 record, 3 bytes in ")
+        created, sent = interrupt(process, number).splitlines()
+        assert created.startswith(b"created topic typed")
+        assert sent.startswith(b"1 record, 3 bytes in ")
 
 
 @contextmanager

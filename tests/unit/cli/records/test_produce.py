@@ -51,7 +51,7 @@ def test_a_lost_broker_ends_produce_after_one_timeout_without_reading_on(
 
 
 def sender_to(reached: BrokerConnector, topic: str) -> Sender:
-    from penstock.cli.topic_metadata import find_or_create_topic
+    from penstock.cli.topic_metadata import create_by_writing
 
-    find_or_create_topic(reached, topic)
+    create_by_writing(reached, topic)
     return Sender(reached, topic, "none", "all")
