@@ -459,6 +459,7 @@ def test_a_broker_that_is_silent_is_given_up(cli: Cli) -> None:
         (["produce", "x", "--compression", "rar"], "rar"),
         (["consume", "x", "--from", "noon"], "is no place in a log"),
         (["consume", "x", "--format", "%q"], "%q means nothing"),
+        (["consume", "x", "--protocol", "consumer"], "--protocol: only members of a group have one"),
         (["consume", "x", "--follow", "--until-end"], "choose --until-end or --follow"),
         (["topic", "list", "--tls-ca", "absent.pem"], "there is no file absent.pem"),
         (["topic", "list", "--tls-ca", "pyproject.toml"], "pyproject.toml is not a PEM file"),

@@ -1,6 +1,7 @@
 """`penstock group` and `penstock consume --group` as a person runs them, beside real consumers."""
 
 import json
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -233,3 +234,24 @@ def test_a_member_ended_by_sigterm_leaves_its_group(group_cli: Cli, filled: str,
 
     assert (process.returncode, out, err) == (143, "", "")
     assert described(group_cli, group)["members"] == []
+
+
+def test_a_member_says_that_its_broker_is_lost(
+    own_broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", f"http://{own_broker.http}")
+    cli = Cli(own_broker.bootstrap)
+    cli.ok("produce", topic, "--acks", "1", "--value", "before")
+    process = cli.start("consume", topic, "--follow", "--group", topic)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "before\n"
+        eventually(lambda: offsets(cli, topic) == {0: 1})
+        own_broker.kill()
+        stderr = process.stderr
+        eventually(lambda: select.select([stderr], [], [], 0)[0])
+        assert "connection to the broker is lost; trying again" in stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()

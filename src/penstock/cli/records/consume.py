@@ -87,14 +87,20 @@ def consume(
         ),
     ] = None,
     protocol: Annotated[
-        GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
-    ] = GroupProtocol.CLASSIC,
+        GroupProtocol | None,
+        typer.Option(
+            help="How to be a member: classic, the default, or consumer, the protocol of KIP-848.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
     if until_end and follow:
         raise typer.BadParameter("choose --until-end or --follow")
+    if protocol is not None and group is None:
+        raise typer.BadParameter("only members of a group have one: give --group", param_hint="--protocol")
     with errors_of_option("--from"):
         position = parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     follows = follow or (position.kind is PositionKind.LATEST and not until_end)
@@ -108,7 +114,7 @@ def consume(
 
     reader: AssignedReader | GroupReader
     if group is not None:
-        membership = GroupMembership(group, protocol.value, position.kind.value)
+        membership = GroupMembership(group, (protocol or GroupProtocol.CLASSIC).value, position.kind.value)
         reader = GroupReader(broker, topic, membership, maximum, follows=follows)
     else:
         chosen = chosen_partitions(state, partition or [])
