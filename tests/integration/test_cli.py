@@ -435,6 +435,9 @@ def test_a_broker_that_is_not_there_is_told_at_once(cli: Cli, shared_broker: Bro
     several = cli.refused("topic", "list", "--bootstrap", "127.0.0.1:1,no-such-host.invalid:2")
     assert "cannot reach a broker at 127.0.0.1:1: nothing listens there" in several
     assert "cannot reach a broker at no-such-host.invalid:2: no such host is known" in several
+    alike = cli.refused("topic", "list", "--bootstrap", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
+    assert alike.count("nothing listens there.") == 3
+    assert alike.count("Start one with `penstock serve`.") == 1
     # The first of several need not be there.
     cli.ok("topic", "list", "--bootstrap", f"127.0.0.1:1,{shared_broker.bootstrap}")
 
@@ -452,6 +455,7 @@ def test_a_broker_that_is_silent_is_given_up(cli: Cli) -> None:
     ("command", "problem"),
     [
         (["topic", "list", "--bootstrap", "nowhere"], "'nowhere' is not host:port"),
+        (["topic", "list", "--bootstrap", "h:70000"], "not host:port, with a port from 1 to 65535"),
         (["topic", "create", "x", "--set", "a"], "'a' is not key=value"),
         (["topic", "alter", "x"], "nothing to change"),
         (["topic", "truncate", "x", "--before", "noon"], "neither an offset nor latest"),
