@@ -139,6 +139,9 @@ def test_what_the_broker_refuses_is_said_in_its_words(cli: Cli, topic: str) -> N
     unknown = cli.refused("topic", "create", topic, "--set", "retention=1")
     assert "unknown setting 'retention'" in unknown
     assert "`penstock topic describe NAME --all-settings` lists the settings of a topic." in unknown
+    assert "A topic has at most 10000 partitions; 100000 were asked for." in cli.refused(
+        "topic", "create", topic, "--partitions", "100000"
+    )
     assert "Replication factor 3 needs 3 brokers; 1 is registered." in cli.refused(
         "topic", "create", topic, "--replication-factor", "3"
     )
