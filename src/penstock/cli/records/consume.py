@@ -88,19 +88,13 @@ def consume(
     ] = None,
     protocol: Annotated[
         GroupProtocol | None,
-        typer.Option(
-            help="How to be a member: classic, the default, or consumer, the protocol of KIP-848.",
-            show_default=False,
-        ),
+        typer.Option(help="How to be a member: classic, the default, or consumer, that of KIP-848."),
     ] = None,
 ) -> None:
     from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
-    if until_end and follow:
-        raise typer.BadParameter("choose --until-end or --follow")
-    if protocol is not None and group is None:
-        raise typer.BadParameter("only members of a group have one: give --group", param_hint="--protocol")
+    _check_choices(until_end=until_end, follow=follow, protocol=protocol, group=group)
     with errors_of_option("--from"):
         position = parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     follows = follow or (position.kind is PositionKind.LATEST and not until_end)
@@ -121,6 +115,15 @@ def consume(
         ranges = find_ranges(broker, chosen, position, follows=follows)
         reader = AssignedReader(broker, topic, ranges, maximum)
     _read(reader, written, follows=follows)
+
+
+def _check_choices(
+    *, until_end: bool, follow: bool, protocol: GroupProtocol | None, group: str | None
+) -> None:
+    if until_end and follow:
+        raise typer.BadParameter("choose --until-end or --follow")
+    if protocol is not None and group is None:
+        raise typer.BadParameter("only members of a group have one: give --group", param_hint="--protocol")
 
 
 def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | None) -> None:

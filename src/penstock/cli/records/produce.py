@@ -20,6 +20,7 @@ from penstock.errors import CommandFailed
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.records.record_input import OutgoingRecord
+    from penstock.cli.topic_metadata import TopicDescription
 
 
 class RecordCompression(StrEnum):
@@ -87,12 +88,7 @@ def produce(
     ] = Acks.ALL,
 ) -> None:
     from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord, json_records, plain_records
-    from penstock.cli.topic_metadata import (
-        create_by_writing,
-        find_topic_to_write,
-        no_partition_text,
-        size_text,
-    )
+    from penstock.cli.topic_metadata import find_topic_to_write, no_partition_text
 
     _validate_options(value, key, key_separator, file, as_json)
     if ignore_partitions and not as_json:
@@ -119,8 +115,7 @@ def produce(
                 given = plain_records(source, pattern, separator)
         if state is None:
             given = _with_first_read(given)
-            state = create_by_writing(broker, topic)
-            typer.echo(f"created topic {topic} ({size_text(state)})", err=True)
+            state = _created(broker, topic)
         # Only now, so that an unreachable broker is reported without loading librdkafka.
         from penstock.cli.records.sender import Sender
 
@@ -145,6 +140,15 @@ def _check_creation(broker: "BrokerConnector", topic: str, partition: int) -> No
             f"topic {topic} does not exist, and would be created without partition {partition}. "
             f"Create it with `penstock topic create {topic} --partitions {partition + 1}`."
         )
+
+
+def _created(broker: "BrokerConnector", topic: str) -> "TopicDescription":
+    """Have the broker create the topic, and say so."""
+    from penstock.cli.topic_metadata import create_by_writing, size_text
+
+    state = create_by_writing(broker, topic)
+    typer.echo(f"created topic {topic} ({size_text(state)})", err=True)
+    return state
 
 
 def _with_first_read(records: Iterator["OutgoingRecord"]) -> Iterator["OutgoingRecord"]:
