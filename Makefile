@@ -1,6 +1,6 @@
 # Everything starts from a machine that has Python 3.11+ and make. uv is used where it is installed.
 #
-#   make serve    install what the broker needs and start it
+#   make serve    install what the broker needs and start it (ARGS="--kafka 127.0.0.1:0" where port 9092 is taken)
 #   make test     install what the tests need and run them all
 #   make demo     install what pipelines need and show all of it: a broker, a stream, groups, pipelines
 PYTHON ?= python3

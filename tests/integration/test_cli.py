@@ -139,6 +139,9 @@ def test_what_the_broker_refuses_is_said_in_its_words(cli: Cli, topic: str) -> N
     unknown = cli.refused("topic", "create", topic, "--set", "retention=1")
     assert "unknown setting 'retention'" in unknown
     assert "`penstock topic describe NAME --all-settings` lists the settings of a topic." in unknown
+    assert "A topic has at most 10000 partitions; 100000 were asked for." in cli.refused(
+        "topic", "create", topic, "--partitions", "100000"
+    )
     assert "Replication factor 3 needs 3 brokers; 1 is registered." in cli.refused(
         "topic", "create", topic, "--replication-factor", "3"
     )
@@ -274,6 +277,23 @@ def test_a_file_that_cannot_be_read_makes_no_topic(cli: Cli, topic: str, tmp_pat
     for file, problem in (("absent.txt", "No such file"), ("", "Is a directory")):
         done = cli.run("produce", topic, "--file", str(tmp_path / file))
         assert (done.code, f"cannot read {tmp_path / file}: {problem}" in done.err) == (2, True)
+    assert topic not in cli.ok("topic", "list")
+
+
+def test_a_topic_that_is_made_by_writing_is_told(cli: Cli, topic: str) -> None:
+    told = f"created topic {topic} (1 partition, replication factor 1)\n"
+    assert cli.run("produce", topic, *QUICK, "--value", "v").err.startswith(told + "1 record, ")
+    assert cli.run("produce", topic, *QUICK, "--value", "v").err.startswith("1 record, ")
+    assert cli.run("produce", f"{topic}-2", *QUICK, given="a\nb\n").err.startswith(f"created topic {topic}-2")
+    assert cli.ok("consume", f"{topic}-2") == "a\nb\n"
+
+
+def test_what_cannot_be_written_makes_no_topic(cli: Cli, topic: str) -> None:
+    said = cli.refused("produce", topic, "--value", "v", "--partition", "5")
+    assert f"topic {topic} does not exist, and would be created without partition 5. Create it" in said
+    said = cli.refused("produce", topic, "--key-separator", ":", given="no key\n")
+    assert said == "penstock: line 1 has no key: ':' does not occur in it.\n"
+    assert "line 1 is not a record" in cli.refused("produce", topic, "--json", given="{}\n")
     assert topic not in cli.ok("topic", "list")
 
 
@@ -418,6 +438,9 @@ def test_a_broker_that_is_not_there_is_told_at_once(cli: Cli, shared_broker: Bro
     several = cli.refused("topic", "list", "--bootstrap", "127.0.0.1:1,no-such-host.invalid:2")
     assert "cannot reach a broker at 127.0.0.1:1: nothing listens there" in several
     assert "cannot reach a broker at no-such-host.invalid:2: no such host is known" in several
+    alike = cli.refused("topic", "list", "--bootstrap", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
+    assert alike.count("nothing listens there.") == 3
+    assert alike.count("Start one with `penstock serve`.") == 1
     # The first of several need not be there.
     cli.ok("topic", "list", "--bootstrap", f"127.0.0.1:1,{shared_broker.bootstrap}")
 
@@ -435,6 +458,7 @@ def test_a_broker_that_is_silent_is_given_up(cli: Cli) -> None:
     ("command", "problem"),
     [
         (["topic", "list", "--bootstrap", "nowhere"], "'nowhere' is not host:port"),
+        (["topic", "list", "--bootstrap", "h:70000"], "not host:port, with a port from 1 to 65535"),
         (["topic", "create", "x", "--set", "a"], "'a' is not key=value"),
         (["topic", "alter", "x"], "nothing to change"),
         (["topic", "truncate", "x", "--before", "noon"], "neither an offset nor latest"),
@@ -442,6 +466,7 @@ def test_a_broker_that_is_silent_is_given_up(cli: Cli) -> None:
         (["produce", "x", "--compression", "rar"], "rar"),
         (["consume", "x", "--from", "noon"], "is no place in a log"),
         (["consume", "x", "--format", "%q"], "%q means nothing"),
+        (["consume", "x", "--protocol", "consumer"], "--protocol: only members of a group have one"),
         (["consume", "x", "--follow", "--until-end"], "choose --until-end or --follow"),
         (["topic", "list", "--tls-ca", "absent.pem"], "there is no file absent.pem"),
         (["topic", "list", "--tls-ca", "pyproject.toml"], "pyproject.toml is not a PEM file"),

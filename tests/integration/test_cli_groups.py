@@ -1,6 +1,8 @@
 """`penstock group` and `penstock consume --group` as a person runs them, beside real consumers."""
 
 import json
+import select
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,3 +215,43 @@ def test_consume_in_a_group_refuses_what_the_group_decides(group_cli: Cli, fille
     assert (done.code, "the group assigns" in done.err) == (2, True)
     done = group_cli.run("consume", filled, "--group", "g", "--from", "15m")
     assert (done.code, "penstock group reset" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_ended_by_sigterm_leaves_its_group(group_cli: Cli, filled: str, protocol: str) -> None:
+    group = f"{filled}-{protocol}"
+    process = group_cli.start("consume", filled, "--follow", "--group", group, "--protocol", protocol)
+    try:
+        assert process.stdout is not None
+        for _ in range(RECORDS):
+            process.stdout.readline()
+        eventually(lambda: sum(offsets(group_cli, group).values()) == RECORDS)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert (process.returncode, out, err) == (143, "", "")
+    assert described(group_cli, group)["members"] == []
+
+
+def test_a_member_says_that_its_broker_is_lost(
+    own_broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", f"http://{own_broker.http}")
+    cli = Cli(own_broker.bootstrap)
+    cli.ok("produce", topic, "--acks", "1", "--value", "before")
+    process = cli.start("consume", topic, "--follow", "--group", topic)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "before\n"
+        eventually(lambda: offsets(cli, topic) == {0: 1})
+        own_broker.kill()
+        stderr = process.stderr
+        eventually(lambda: select.select([stderr], [], [], 0)[0])
+        assert "connection to the broker is lost; trying again" in stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import typer
 
 from penstock.cli.main import with_full_stop
-from penstock.config.listeners import Address, parse_address
+from penstock.config.listeners import PORT_MAX, Address, parse_address
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.host.blocking_stream import ConnectionProblem, TcpNetwork, TlsFiles
 from penstock.protocol.messages.metadata import METADATA, MetadataRequest
@@ -75,7 +75,7 @@ class BrokerConnector(NamedTuple):
                 return address
             except AttemptFailed as failed:
                 failures.append(failed.failure)
-        raise CommandFailed("\n".join(map(failure_sentence, failures)))
+        raise CommandFailed("\n".join(failure_sentences(failures)))
 
 
 class BrokerClient:
@@ -200,6 +200,15 @@ def failure_sentence(failure: RequestFailure, what: str = "") -> str:
     return f"{sentence} {failure.advice}" if failure.advice and failure.code == ErrorCode.NONE else sentence
 
 
+def failure_sentences(failures: Sequence[RequestFailure]) -> list[str]:
+    """Return a sentence for each failure; advice that several share follows the last of them."""
+    advice_to_come = [{later.advice for later in failures[place + 1 :]} for place in range(len(failures))]
+    return [
+        failure_sentence(failure._replace(advice="") if failure.advice in to_come else failure)
+        for failure, to_come in zip(failures, advice_to_come, strict=True)
+    ]
+
+
 def reported_error(code: int, partition: TopicPartition) -> str:
     """Return the text of a partition's error, and where to look for details; without a full stop."""
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
@@ -288,5 +297,7 @@ def _addresses(bootstrap: str) -> tuple[Address, ...]:
     addresses = [(entry, parse_address(entry.strip())) for entry in bootstrap.split(",")]
     for entry, address in addresses:
         if address is None or not address.host or not address.port:
-            raise typer.BadParameter(f"{entry!r} is not host:port", param_hint="--bootstrap")
+            raise typer.BadParameter(
+                f"{entry!r} is not host:port, with a port from 1 to {PORT_MAX}", param_hint="--bootstrap"
+            )
     return tuple(address for _, address in addresses if address is not None)

@@ -6,6 +6,7 @@ that command runs, so that `penstock --help` starts fast.
 Rule: a command's file has `add_to(app)`, and imports heavy modules inside its functions.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 from penstock import __version__
 from penstock.cli.command import examples, new_app
+from penstock.cli.main import EXIT_TERMINATED, Terminated
 
 COMMANDS: Final = {
     "serve": ("penstock.cli.server.serve", "Start a broker."),
@@ -41,6 +43,8 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
+            if near := get_close_matches(cmd_name, COMMANDS):
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {' or '.join(map(repr, near))}?")
             return None
         module = import_module(COMMANDS[cmd_name][0])
         if not hasattr(module, "add_to"):  # main.py runs these commands if they come first
@@ -52,6 +56,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except Terminated:  # the option parser would end with the exit code of Ctrl-C
+            raise typer.Exit(EXIT_TERMINATED) from None
         except typer.BadParameter as rejection:
             rejection.message = in_plain_words(rejection.message)
             raise

@@ -1,5 +1,6 @@
 """`penstock dump-log`: prints or verifies the files of a log without a broker."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,27 +62,42 @@ def dump_log(
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
     """Return the log files; raise BadParameter before anything is printed if a path is not one."""
-    from penstock.cli.log_files import is_log_file
-
     files: list[Path] = []
     for path in paths:
-        if not path.exists():
-            raise _usage_error(f"there is no {path}")
-        if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.is_file() and is_log_file(file))
-            if not found:
-                raise _usage_error(f"{path} holds no files of a log")
-            files += found
-        elif not path.is_file():
-            raise _usage_error(f"{path} is neither a file nor a folder")
-        elif is_log_file(path):
-            files.append(path)
-        else:
-            raise _usage_error(
-                f"{path} is no file of a log: a .log, .index, .timeindex or .snapshot file has a number "
-                "for a name, a checkpoint ends in -checkpoint"
-            )
+        try:
+            found = _files_in(path)
+            for file in found:
+                file.open("rb").close()
+        except OSError as problem:
+            raise _usage_error(f"cannot read {problem.filename or path}: {problem.strerror}") from problem
+        files += found
     return files
+
+
+def _files_in(path: Path) -> list[Path]:
+    from penstock.cli.log_files import is_log_file
+
+    if not path.exists():
+        raise _usage_error(f"there is no {path}")
+    if path.is_dir():
+        walked = os.walk(path, onerror=_raise)  # rglob leaves folders that cannot be read out in silence
+        inside = (Path(folder, name) for folder, _, names in walked for name in names)
+        found = sorted(file for file in inside if is_log_file(file) and file.is_file())
+        if not found:
+            raise _usage_error(f"{path} holds no files of a log")
+        return found
+    if not path.is_file():
+        raise _usage_error(f"{path} is neither a file nor a folder")
+    if not is_log_file(path):
+        raise _usage_error(
+            f"{path} is no file of a log: a .log, .index, .timeindex or .snapshot file has a number "
+            "for a name, a checkpoint ends in -checkpoint"
+        )
+    return [path]
+
+
+def _raise(problem: OSError) -> None:
+    raise problem
 
 
 def _usage_error(problem: str) -> typer.BadParameter:

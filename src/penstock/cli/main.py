@@ -6,7 +6,8 @@ typer, which is more convenient and costs 0.15 s and 10 MB at start. A broker pr
 
 Rule 1: an error that users can fix is a sentence on stderr; only a bug in Penstock prints a traceback.
 Rule 2: exit code 2 reports a wrong argument or setting, found before anything is done; 1 reports a failure;
-        130 reports Ctrl-C.
+        130 reports Ctrl-C, and 143 SIGTERM. SIGTERM raises what Ctrl-C raises, so that a command cleans up
+        after either. `serve`, `cluster up` and pipelines, which run until then, install their own handlers.
 Rule 3: if the reader closes the pipe (`| head`), the command ends without an error.
 Rule 4: the modules of a command are imported inside `main`, where Ctrl-C is already handled.
 """
@@ -15,12 +16,19 @@ import sys
 
 EXIT_WRONG_USE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 BROKER_COMMANDS = {"serve": "penstock.cli.server.serve", "check-config": "penstock.cli.server.check_config"}
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, at a place where Ctrl-C would be a KeyboardInterrupt."""
 
 
 def main() -> None:
     try:
         _main()
+    except Terminated:
+        sys.exit(EXIT_TERMINATED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 
@@ -49,17 +57,23 @@ def _run(arguments: list[str]) -> None:
     from importlib import import_module
 
     name = arguments[0] if arguments else ""
-    if name not in BROKER_COMMANDS:
-        import_module("penstock.cli.client_app").app()
-        return
     before = signal.getsignal(signal.SIGTERM)
     if name == "serve":
         # Until the broker installs its own handler: nothing was created yet, so there is nothing to stop.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    elif before is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, _terminated)
     try:
-        import_module(BROKER_COMMANDS[name]).main(arguments[1:])
+        if name in BROKER_COMMANDS:
+            import_module(BROKER_COMMANDS[name]).main(arguments[1:])
+        else:
+            import_module("penstock.cli.client_app").app()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> None:
+    raise Terminated
 
 
 def with_full_stop(text: str) -> str:

@@ -92,8 +92,8 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    from penstock.cli.output import counted, json_line
-    from penstock.cli.topic_metadata import find_topic
+    from penstock.cli.output import json_line
+    from penstock.cli.topic_metadata import find_topic, size_text
     from penstock.cli.topic_requests import create_topic
 
     settings = parse_settings(set_ or (), "--set")
@@ -106,10 +106,7 @@ def create(
     if as_json:
         json_line(_summary(topic) | {"created": created})
     elif created:
-        counts = (
-            f"{counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
-        )
-        typer.echo(f"created topic {name} ({counts})")
+        typer.echo(f"created topic {name} ({size_text(topic)})")
     else:
         typer.echo(f"topic {name} exists already")
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.cli.broker_connector import BrokerClient, BrokerConnector
 from penstock.cli.command import TOPIC_NAME_RULE
+from penstock.cli.output import counted
 from penstock.errors import CommandFailed, ErrorCode
 from penstock.protocol.messages.metadata import (
     METADATA,
@@ -87,27 +88,50 @@ def chosen_partitions(topic: TopicDescription, wanted: Sequence[int]) -> list[To
     return [TopicPartition(topic.name, number) for number in sorted(set(wanted))] or topic.names
 
 
-def find_or_create_topic(broker: BrokerConnector, name: str) -> TopicDescription:
+def find_topic_to_write(broker: BrokerConnector, name: str) -> TopicDescription | None:
+    """Look up a topic like a producer, but create nothing; None for a topic that does not exist."""
+    with broker.client() as client:
+        return _topic_to_write(client, name, create=False)
+
+
+def create_by_writing(broker: BrokerConnector, name: str) -> TopicDescription:
     """Look up a topic like a producer: a broker with auto topic creation creates it."""
     with broker.client() as client:
+        topic = _topic_to_write(client, name, create=True)
+    if topic is None:
+        raise CommandFailed(missing_topic_text(name))
+    return topic
 
-        def attempt() -> TopicDescription:
-            (topic,) = metadata_of(client, [name], create=True).topics
-            if topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:  # the topic is being created
-                raise AttemptFailed(failure_of(topic.error_code))
-            if topic.error_code:
-                raise CommandFailed(_topic_error_text(topic, advise_creation=True))
-            return _topic_state(topic)
 
-        return client.retry(attempt, f"topic {name} cannot be used")
+def _topic_to_write(client: BrokerClient, name: str, *, create: bool) -> TopicDescription | None:
+    def attempt() -> TopicDescription | None:
+        (topic,) = metadata_of(client, [name], create=create).topics
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        if topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:  # the topic is being created
+            raise AttemptFailed(failure_of(topic.error_code))
+        if topic.error_code:
+            raise CommandFailed(_topic_error_text(topic, advise_creation=True))
+        return _topic_state(topic)
+
+    return client.retry(attempt, f"topic {name} cannot be used")
+
+
+def size_text(topic: TopicDescription) -> str:
+    partitions = counted(len(topic.partitions), "partition")
+    return f"{partitions}, replication factor {topic.replication_factor}"
+
+
+def missing_topic_text(name: str, *, advise_creation: bool = True) -> str:
+    creation = f"Create it with `penstock topic create {name}`, or see `penstock topic list`."
+    remedy = creation if advise_creation else "`penstock topic list` shows those that do."
+    return f"topic {name} does not exist. {remedy}"
 
 
 def _topic_error_text(topic: MetadataResponseTopic, advise_creation: bool) -> str:
-    name, code = topic.name, topic.error_code
+    name, code = topic.name or "", topic.error_code
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        creation = f"Create it with `penstock topic create {name}`, or see `penstock topic list`."
-        remedy = creation if advise_creation else "`penstock topic list` shows those that do."
-        return f"topic {name} does not exist. {remedy}"
+        return missing_topic_text(name, advise_creation=advise_creation)
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return f"{name!r} cannot be the name of a topic: {TOPIC_NAME_RULE}."
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:

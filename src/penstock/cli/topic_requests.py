@@ -53,6 +53,7 @@ SETTINGS_ARE_LISTED: Final = "`penstock topic describe NAME --all-settings` list
 
 # Numbers of Kafka's protocol.
 _TOPIC_RESOURCE: Final = 2
+_BROKER_RESOURCE: Final = 4
 _TOPIC_OVERRIDE: Final = 1
 _SET, _DELETE = 0, 1
 _MAX_TIMESTAMP: Final = -3
@@ -168,6 +169,26 @@ def topic_settings(broker: BrokerConnector, names: Sequence[str]) -> dict[str, d
         }
         for result in results
     }
+
+
+class AutoCreation(NamedTuple):
+    """What a broker does when a client writes to a topic that does not exist."""
+
+    is_enabled: bool
+    partitions: int | None
+    """Number of partitions of the new topic; None if the broker does not say."""
+
+
+def auto_creation(broker: BrokerConnector) -> AutoCreation:
+    """Ask a broker. One that does not say is taken to create topics, as brokers do by default."""
+    enabled, partitions = "auto.create.topics.enable", "num.partitions"
+    with broker.client() as client:
+        node, address = next(iter(client.brokers().items()))
+        resource = DescribeConfigsResource(_BROKER_RESOURCE, str(node), [enabled, partitions])
+        (answer,) = client.ask(DESCRIBE_CONFIGS, DescribeConfigsRequest([resource]), at=address).results
+    values = {entry.name: entry.value for entry in answer.configs}
+    count = values.get(partitions)
+    return AutoCreation(values.get(enabled) != "false", int(count) if count else None)
 
 
 def find_offsets(

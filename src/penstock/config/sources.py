@@ -52,17 +52,18 @@ def load(
     file: bytes | None = None,
     *,
     sets_origin: str = "--set",
+    file_name: str = "",
 ) -> BrokerConfig:
     """A broker's settings, or ConfigError with one line for each problem.
 
     `flags` are those of `serve`, by parameter name (data_dir, kafka, http, advertised, node_id, rack,
     metadata, insecure); None is a flag that was not given. `sets` are "key=value"; error messages name their
-    source as `sets_origin`. `file` is TOML.
+    source as `sets_origin`. `file` is TOML, and `file_name` is what they call it.
     """
     assert flags.keys() <= {*_FLAGS, "advertised", "insecure"}, "every flag is declared"
     problems: list[str] = []
     entries = [
-        *_from_file(file, problems),
+        *_from_file(file, f"{FILE} {file_name}".rstrip(), problems),
         *_from_sets(sets, sets_origin, problems),
         *_from_flags(flags, problems),
     ]
@@ -152,7 +153,7 @@ def _from_sets(sets: Sequence[str], origin: str, problems: list[str]) -> Iterato
             problems.append(f"{origin} {item!r}: must be key=value")
 
 
-def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_SourceEntry]:
+def _from_file(file: bytes | None, origin: str, problems: list[str]) -> Iterator[_SourceEntry]:
     if file is None:
         return
     # Imported here because most brokers start without a file.
@@ -161,23 +162,25 @@ def _from_file(file: bytes | None, problems: list[str]) -> Iterator[_SourceEntry
     try:
         content = tomllib.loads(file.decode())
     except UnicodeDecodeError as problem:
-        problems.append(f"{FILE} is not TOML: byte {problem.start + 1} is not UTF-8")
+        problems.append(f"{origin} is not TOML: byte {problem.start + 1} is not UTF-8")
         return
     except tomllib.TOMLDecodeError as problem:
-        problems.append(f"{FILE} is not TOML: {problem}")
+        problems.append(f"{origin} is not TOML: {problem}")
         return
     except (ValueError, RecursionError):  # thousands of digits, or of brackets
-        problems.append(f"{FILE} is not TOML: a number is too long, or a list is nested too deeply")
+        problems.append(f"{origin} is not TOML: a number is too long, or a list is nested too deeply")
         return
     for key, value in content.items():
         if isinstance(value, dict):
             problems.append(
-                f'{_first_leaf(key, value)}: put the whole key in quotes ("a.b" = 1) (from {FILE})'
+                f'{_first_leaf(key, value)}: put the whole key in quotes ("a.b" = 1) (from {origin})'
             )
         elif (text := _text_of(value)) is None:
-            problems.append(f"{key}: must be a text, a number, true, false or a list of texts (from {FILE})")
+            problems.append(
+                f"{key}: must be a text, a number, true, false or a list of texts (from {origin})"
+            )
         else:
-            yield _SourceEntry(key, text, FILE)
+            yield _SourceEntry(key, text, origin)
 
 
 def _text_of(value: Any) -> str | None:

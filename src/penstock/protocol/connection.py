@@ -26,6 +26,7 @@ from penstock.types import Buffer
 
 NOT_FINISHED: Final = None
 _SIZE: Final = Struct(">i").unpack_from
+_HTTP_BEGINNINGS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN")
 
 
 class FrameReceiver:
@@ -145,7 +146,10 @@ class FrameReceiver:
         (size,) = _SIZE(data, position)
         if not REQUEST_BYTES_MIN <= size <= self._frame_bytes_max:
             allowed = f"{REQUEST_BYTES_MIN} to {self._frame_bytes_max}"
-            raise ProtocolError(f"a frame of {size} bytes was announced; {allowed} are allowed")
+            problem = f"a frame of {size} bytes was announced; {allowed} are allowed"
+            looks_like_http = bytes(data[position : position + FRAME_PREFIX_BYTES]) in _HTTP_BEGINNINGS
+            hint = ": this looks like HTTP, which has a port of its own" if looks_like_http else ""
+            raise ProtocolError(problem + hint)
         return FRAME_PREFIX_BYTES + int(size)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, at whatever a command waits for: code 130, nothing done, no traceback."""
+"""Ctrl-C and SIGTERM, at whatever a command waits for: code 130 or 143, nothing done, no traceback."""
 
 import os
 import pty
@@ -18,6 +18,7 @@ from penstock.testing import Broker
 
 SECONDS_MAX = 30.0
 INTERRUPTED = 130
+EXIT_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 143}
 # As from a terminal, also where the tests themselves run in the background with interrupts ignored.
 HEEDING_INTERRUPTS = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -40,11 +41,11 @@ def started(*arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator["subpr
         process.communicate()
 
 
-def interrupt(process: "subprocess.Popen[bytes]") -> bytes:
+def interrupt(process: "subprocess.Popen[bytes]", number: signal.Signals = signal.SIGINT) -> bytes:
     """What it still says; it ends soon, as one that was interrupted."""
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=SECONDS_MAX)
-    assert process.returncode == INTERRUPTED, err
+    assert process.returncode == EXIT_CODES[number], err
     assert b"Traceback" not in err
     return err
 
@@ -95,15 +96,19 @@ def test_the_question_is_answered_by_yes_alone(orders: Broker, answer: str, code
     assert has(orders, "orders") == (code == 1)
 
 
-def test_while_lines_are_awaited_those_before_it_are_sent(orders: Broker) -> None:
-    with started("produce", "typed", "--bootstrap", orders.bootstrap, stdin=subprocess.PIPE) as process:
+@pytest.mark.parametrize("number", EXIT_CODES, ids=lambda number: number.name)
+def test_while_lines_are_awaited_those_before_it_are_sent(orders: Broker, number: signal.Signals) -> None:
+    topic = f"typed-{number.name}"
+    with started("produce", topic, "--bootstrap", orders.bootstrap, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
-        segment = orders.data_dir / "logs" / "typed-0" / "00000000000000000000.log"
+        segment = orders.data_dir / "logs" / f"{topic}-0" / "00000000000000000000.log"
         while not (segment.exists() and segment.stat().st_size):
             time.sleep(0.01)
-        assert interrupt(process).startswith(b"1 record, 3 bytes in ")
+        created, sent = interrupt(process, number).splitlines()
+        assert created.startswith(b"created topic typed")
+        assert sent.startswith(b"1 record, 3 bytes in ")
 
 
 @contextmanager
@@ -142,9 +147,17 @@ def silent_broker() -> Iterator[tuple[str, threading.Event]]:
     ],
 )
 def test_while_a_broker_does_not_answer(command: str) -> None:
+    _end_while_a_broker_does_not_answer(command, signal.SIGINT)
+
+
+def test_sigterm_while_a_broker_does_not_answer() -> None:
+    _end_while_a_broker_does_not_answer("topic list", signal.SIGTERM)
+
+
+def _end_while_a_broker_does_not_answer(command: str, number: signal.Signals) -> None:
     with silent_broker() as (address, asked), started(*command.split(), "--bootstrap", address) as process:
         assert asked.wait(SECONDS_MAX)
-        assert interrupt(process) == b""
+        assert interrupt(process, number) == b""
 
 
 def test_while_nobody_reads_what_is_consumed(orders: Broker) -> None:

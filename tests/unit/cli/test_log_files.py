@@ -3,6 +3,8 @@
 import json
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from penstock.protocol.records import Record, build_batch
 from penstock.types import Offset
 
 NOW_MS = 1_700_000_000_000
+NOBODY = 65534
+"""Number of a user without rights."""
 BASE = "00000000000000000010"
 
 
@@ -182,3 +186,34 @@ def _empty(folder: Path) -> Path:
     empty = folder / "empty"
     empty.mkdir()
     return empty
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """As a user other than root, whom permissions do not hold back."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize(
+    ("locked", "asked"),
+    [(".", "."), (".", f"{BASE}.log"), ("inner", "."), ("inner", "inner"), (f"{BASE}.log", f"{BASE}.log")],
+)
+def test_what_the_user_may_not_read_is_one_sentence(folder: Path, locked: str, asked: str) -> None:
+    (folder / "inner").mkdir()
+    dump(folder)  # whatever the command imports is loaded now, with all rights
+    for above in (folder.parent, folder.parent.parent, folder.parent.parent.parent):
+        above.chmod(0o755)
+    (folder / locked).chmod(0)
+    with without_privileges():
+        result = dump(folder / asked)
+    (folder / locked).chmod(0o755)
+
+    assert f"cannot read {folder}" in wrong_use(result)
+    assert result.output.endswith("Permission denied\n")
+    assert result.stdout == ""

@@ -106,4 +106,6 @@ def test_an_unknown_command_is_refused() -> None:
     result = CliRunner().invoke(app, ["prodcue"])
 
     assert result.exit_code == 2
-    assert "No such command 'prodcue'" in result.output
+    assert "No such command 'prodcue'. Did you mean 'produce'?" in result.output
+    assert "Did you mean 'topic'?" in CliRunner().invoke(app, ["topics"]).output
+    assert "Did you mean" not in CliRunner().invoke(app, ["xyz"]).output

@@ -112,6 +112,15 @@ def test_an_impossible_size_is_refused_before_memory_is_set_aside(size: int, cut
     assert feeder.receiver.held_bytes <= FRAME_PREFIX_BYTES
 
 
+def test_a_request_of_http_is_called_one() -> None:
+    with pytest.raises(
+        ProtocolError, match=r"are allowed: this looks like HTTP, which has a port of its own$"
+    ):
+        Feeder().feed(b"GET /metrics HTTP/1.1\r\n\r\n")
+    with pytest.raises(ProtocolError, match=r"are allowed$"):
+        Feeder().feed(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+
 def test_a_frame_before_an_impossible_size_is_still_handed_out() -> None:
     feeder = Feeder()
     with pytest.raises(ProtocolError):

@@ -79,6 +79,9 @@ class CreateTopics:
         partitions = sum(_partitions_asked(topic, default) for topic in accepted)
         if partitions > PARTITIONS_PER_TOPIC_MAX or len(accepted) > TOPICS_PER_REQUEST_MAX:
             detail = f"One request creates at most {PARTITIONS_PER_TOPIC_MAX} partitions."
+            if len(accepted) == 1:
+                most = f"A topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions"
+                detail = f"{most}; {partitions} were asked for."
             return ApiError(ErrorCode.POLICY_VIOLATION, detail)
         return ApiError(ErrorCode.REQUEST_TIMED_OUT) if timeout_ms <= 0 else None
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.command import client_command, errors_of_option, examples, group_names, topic_names
+from penstock.cli.main import Terminated
 from penstock.cli.records.record_output import BytesFormat, BytesFormats, IncomingRecord, formatter
 
 if TYPE_CHECKING:
@@ -86,14 +87,14 @@ def consume(
         ),
     ] = None,
     protocol: Annotated[
-        GroupProtocol, typer.Option(help="How to be a member: consumer is the protocol of KIP-848.")
-    ] = GroupProtocol.CLASSIC,
+        GroupProtocol | None,
+        typer.Option(help="How to be a member: classic, the default, or consumer, that of KIP-848."),
+    ] = None,
 ) -> None:
     from penstock.cli.positions import PositionKind, parse_position
     from penstock.cli.topic_metadata import chosen_partitions, find_topic
 
-    if until_end and follow:
-        raise typer.BadParameter("choose --until-end or --follow")
+    _check_choices(until_end=until_end, follow=follow, protocol=protocol, group=group)
     with errors_of_option("--from"):
         position = parse_position(start, time.time_ns() // 1_000_000, number_is=PositionKind.OFFSET)
     follows = follow or (position.kind is PositionKind.LATEST and not until_end)
@@ -107,13 +108,22 @@ def consume(
 
     reader: AssignedReader | GroupReader
     if group is not None:
-        membership = GroupMembership(group, protocol.value, position.kind.value)
+        membership = GroupMembership(group, (protocol or GroupProtocol.CLASSIC).value, position.kind.value)
         reader = GroupReader(broker, topic, membership, maximum, follows=follows)
     else:
         chosen = chosen_partitions(state, partition or [])
         ranges = find_ranges(broker, chosen, position, follows=follows)
         reader = AssignedReader(broker, topic, ranges, maximum)
     _read(reader, written, follows=follows)
+
+
+def _check_choices(
+    *, until_end: bool, follow: bool, protocol: GroupProtocol | None, group: str | None
+) -> None:
+    if until_end and follow:
+        raise typer.BadParameter("choose --until-end or --follow")
+    if protocol is not None and group is None:
+        raise typer.BadParameter("only members of a group have one: give --group", param_hint="--protocol")
 
 
 def _check_group_options(position: "PositionSpec", partitions: Sequence[int] | None) -> None:
@@ -134,31 +144,33 @@ def _read(
     output = sys.stdout.buffer
     try:
         while not reader.is_done:
-            with _ctrl_c_deferred():
+            with _interrupts_deferred():
                 records = reader.next_records()
             if records:
                 output.write(b"".join(map(written, records)))
                 output.flush()
                 reader.mark_printed(records)
-    except KeyboardInterrupt:
-        if not follows:  # the user interrupted before the end
+    except KeyboardInterrupt as interruption:
+        # Ctrl-C is how a user ends --follow; otherwise it came before the end.
+        if not follows or isinstance(interruption, Terminated):
             raise
     finally:
         reader.close()
 
 
 @contextmanager
-def _ctrl_c_deferred() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block: it must not interrupt a call into librdkafka."""
+def _interrupts_deferred() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM to the end of the block: they must not interrupt a call into librdkafka."""
     came: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # a background job of a script, which ignores Ctrl-C
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    # A background job of a script ignores Ctrl-C, and goes on to do so.
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    deferred = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in deferred:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in deferred.items():
+            signal.signal(number, handler)
     if came:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt if came[0] == signal.SIGINT else Terminated

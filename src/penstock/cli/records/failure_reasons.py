@@ -1,7 +1,7 @@
 """Reasons why librdkafka reads or writes nothing: it retries these errors, and reports only a timeout."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.cli.broker_connector import BrokerConnector, leaderless_in, leaderless_text, reported_error
 from penstock.cli.output import bytes_text
@@ -58,8 +58,17 @@ def diagnose_read_failure(
     return f"{leaderless_text(leaderless)}." if leaderless else None
 
 
-def diagnose_write_failure(broker: BrokerConnector, partition: TopicPartition) -> str | None:
-    """Return why the leader cannot store records, without a full stop; None if no reason is found.
+class WriteFailure(NamedTuple):
+    """Reason why records are not acknowledged."""
+
+    reason: str
+    """Without a full stop."""
+    is_rejection: bool = False
+    """Whether the leader rejects the records. Otherwise it may have stored them before it was lost."""
+
+
+def diagnose_write_failure(broker: BrokerConnector, partition: TopicPartition) -> WriteFailure | None:
+    """Return why the leader cannot store records; None if no reason is found.
 
     No batch is sent as a test, since the leader might store it.
     """
@@ -67,7 +76,7 @@ def diagnose_write_failure(broker: BrokerConnector, partition: TopicPartition) -
         leaders = client.leaders([partition])
         leader = leaders[partition]
         if not isinstance(leader, Leader):
-            return leaderless_text([partition]) if leaderless_in(leaders) else None
+            return WriteFailure(leaderless_text([partition])) if leaderless_in(leaders) else None
         asked = ListOffsetsTopic(
             partition.topic, [ListOffsetsPartition(partition.partition, timestamp=LATEST)]
         )
@@ -75,13 +84,17 @@ def diagnose_write_failure(broker: BrokerConnector, partition: TopicPartition) -
         answer = client.ask(LIST_OFFSETS, request, at=leader.address)
         for entry in (entry for found in answer.topics for entry in found.partitions):
             if entry.error_code:
-                return reported_error(entry.error_code, partition)
+                return WriteFailure(
+                    reported_error(entry.error_code, partition),
+                    is_rejection=entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR,
+                )
         request_dirs = DescribeLogDirsRequest(topics=[])
         for directory in client.ask(DESCRIBE_LOG_DIRS, request_dirs, at=leader.address).results:
             if directory.error_code:
-                return "the broker's disk failed: see its log"
+                return WriteFailure("the broker's disk failed: see its log")
             # Less than one batch of maximum size fits on the disk.
             if 0 <= directory.usable_bytes < BATCH_BYTES_MAX:
                 free, total = bytes_text(directory.usable_bytes), bytes_text(directory.total_bytes)
-                return f"the broker's disk is full ({free} of {total} are free)"
+                full = f"the broker's disk is full ({free} of {total} are free)"
+                return WriteFailure(full, is_rejection=True)
     return None

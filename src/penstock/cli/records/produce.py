@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -19,6 +20,7 @@ from penstock.errors import CommandFailed
 if TYPE_CHECKING:
     from penstock.cli.broker_connector import BrokerConnector
     from penstock.cli.records.record_input import OutgoingRecord
+    from penstock.cli.topic_metadata import TopicDescription
 
 
 class RecordCompression(StrEnum):
@@ -86,7 +88,7 @@ def produce(
     ] = Acks.ALL,
 ) -> None:
     from penstock.cli.records.record_input import ANY_PARTITION, OutgoingRecord, json_records, plain_records
-    from penstock.cli.topic_metadata import find_or_create_topic, no_partition_text
+    from penstock.cli.topic_metadata import find_topic_to_write, no_partition_text
 
     _validate_options(value, key, key_separator, file, as_json)
     if ignore_partitions and not as_json:
@@ -97,25 +99,62 @@ def produce(
     separator = None if key_separator is None else os.fsencode(key_separator)
     # The file is opened before the topic is created: a missing file should have no effect.
     with _opened(file) as source:
-        state = find_or_create_topic(broker, topic)
-        if number not in (ANY_PARTITION, *state.numbers):
+        state = find_topic_to_write(broker, topic)
+        if state is None:
+            _check_creation(broker, topic, number)
+        elif number not in (ANY_PARTITION, *state.numbers):
             raise CommandFailed(no_partition_text(topic, state.numbers, number))
+        if value is not None:
+            given = iter([pattern._replace(value=os.fsencode(value))])
+        else:
+            if source.isatty():
+                typer.echo("one record a line; Ctrl-D ends", err=True)
+            if as_json:
+                given = json_records(source, pattern, ignore_partitions=ignore_partitions)
+            else:
+                given = plain_records(source, pattern, separator)
+        if state is None:
+            given = _with_first_read(given)
+            state = _created(broker, topic)
         # Only now, so that an unreachable broker is reported without loading librdkafka.
         from penstock.cli.records.sender import Sender
 
         sender = Sender(broker, topic, compression, acks)
         if value is not None:
-            sender.send(iter([pattern._replace(value=os.fsencode(value))]))
+            sender.send(given)
             return
-        if source.isatty():
-            typer.echo("one record a line; Ctrl-D ends", err=True)
         with _progress(source) as shown:
-            if as_json:
-                given = json_records(source, pattern, ignore_partitions=ignore_partitions)
-                records = with_existing_partitions(given, topic, len(state.numbers))
-            else:
-                records = plain_records(source, pattern, separator)
-            sender.send(records, shown)
+            sender.send(with_existing_partitions(given, topic, len(state.numbers)), shown)
+
+
+def _check_creation(broker: "BrokerConnector", topic: str, partition: int) -> None:
+    """Raise CommandFailed if the broker will not create the topic, or not with this partition."""
+    from penstock.cli.topic_metadata import missing_topic_text
+    from penstock.cli.topic_requests import auto_creation
+
+    new = auto_creation(broker)
+    if not new.is_enabled:
+        raise CommandFailed(missing_topic_text(topic))
+    if new.partitions is not None and partition >= new.partitions:
+        raise CommandFailed(
+            f"topic {topic} does not exist, and would be created without partition {partition}. "
+            f"Create it with `penstock topic create {topic} --partitions {partition + 1}`."
+        )
+
+
+def _created(broker: "BrokerConnector", topic: str) -> "TopicDescription":
+    """Have the broker create the topic, and say so."""
+    from penstock.cli.topic_metadata import create_by_writing, size_text
+
+    state = create_by_writing(broker, topic)
+    typer.echo(f"created topic {topic} ({size_text(state)})", err=True)
+    return state
+
+
+def _with_first_read(records: Iterator["OutgoingRecord"]) -> Iterator["OutgoingRecord"]:
+    """Return the same records, the first of which is read already: it may not be one."""
+    first = list(islice(records, 1))
+    return chain(first, records)
 
 
 def with_existing_partitions(

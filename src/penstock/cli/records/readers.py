@@ -63,9 +63,10 @@ def plan_ranges(
 ) -> dict[int, PartitionRange]:
     """Return the range of each partition. An offset below the log start begins at the log start."""
     if position.kind is PositionKind.OFFSET and all(position.number > end for _, end in spans.values()):
-        furthest = max(end for _, end in spans.values())
+        furthest, number = max((end, number) for number, (_, end) in spans.items())
+        which = f"partition {number}" if len(spans) == 1 else f"partition {number}, the furthest,"
         raise CommandFailed(
-            f"offset {position.number} does not exist yet: the topic ends at offset {furthest}."
+            f"offset {position.number} does not exist yet: {which} ends at offset {furthest}."
         )
     plan = {}
     for number, (first, end) in spans.items():
@@ -245,6 +246,7 @@ class GroupReader:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": membership.auto_offset_reset,
+            "error_cb": _print_connection_lost,
             **_PROTOCOLS[membership.protocol],
         }
         consumer = Consumer(settings_of(broker) | own)

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.cli.broker_connector import BrokerConnector
 from penstock.cli.output import counted, note
-from penstock.cli.records.failure_reasons import diagnose_write_failure
+from penstock.cli.records.failure_reasons import WriteFailure, diagnose_write_failure
 from penstock.cli.records.librdkafka import settings_of
 from penstock.cli.records.record_input import OutgoingRecord
 from penstock.cli.topic_requests import topic_settings
@@ -29,6 +29,16 @@ PROGRESS_EVERY_RECORDS: Final = 1_000
 FLUSH_WAIT_S: Final = 0.1
 STANDSTILL_S_MAX: Final = 1.0
 """Longest time without progress after a delivery failure, before the queued records are given up."""
+
+OUTCOME_UNKNOWN: Final = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+"""Errors after which the records may be stored all the same."""
 
 
 class Sender:
@@ -54,16 +64,16 @@ class Sender:
         }
         self._producer: Any = Producer(settings_of(broker) | own)
         self.records = self.bytes = 0
-        self._reasons: dict[str, int] = {}
+        self._reasons: dict[WriteFailure, int] = {}
         self._timed_out: dict[int, int] = {}
         """Number of records that timed out, by partition."""
 
     def send(self, records: Iterator[OutgoingRecord], shown: Callable[[int], None] | None = None) -> None:
         """Send the records, and return when all are stored.
 
-        Raises CommandFailed with the records that were not stored; the other records are stored all the same.
-        The first records that time out end the sending, since each later record would wait for a timeout
-        again.
+        Raises CommandFailed with the records that were rejected, and those that may or may not be stored; the
+        other records are stored all the same. The first records that time out end the sending, since each
+        later record would wait for a timeout again.
         """
         started = time.monotonic()
         stopped_after: int | None = None
@@ -81,27 +91,28 @@ class Sender:
             sizes = f"{counted(self.records, 'record')}, {counted(self.bytes, 'byte')}"
             note(f"{sizes} in {seconds:.2f} s")
         if left:
-            self._reasons["no answer came before --timeout"] = left
+            self._reasons[WriteFailure("no answer came before --timeout")] = left
         reasons = self._all_reasons()
         if reasons:
-            lines = [f"{counted(count, 'record')} not stored: {reason}." for reason, count in reasons.items()]
+            lines = [_failure_text(failure, count) for failure, count in reasons.items()]
             if stopped_after is not None:
                 lines.append(f"Nothing was sent of what follows record {stopped_after} of the input.")
             raise CommandFailed("\n".join(lines))
 
-    def _all_reasons(self) -> dict[str, int]:
+    def _all_reasons(self) -> dict[WriteFailure, int]:
         """Return all errors, with the broker's reason for timeouts where it reports one."""
         reasons = Counter(self._reasons)
+        late = WriteFailure(f"not taken by the broker within {self._timeout_s:g} s (see --timeout)")
         for index, (partition, count) in enumerate(self._timed_out.items()):
             told = self._why_timed_out(partition) if index < FAILURES_SHOWN_MAX else None
-            reasons[told or f"not taken by the broker within {self._timeout_s:g} s (see --timeout)"] += count
+            reasons[told or late] += count
         return reasons
 
-    def _why_timed_out(self, partition: int) -> str | None:
+    def _why_timed_out(self, partition: int) -> WriteFailure | None:
         try:
             return diagnose_write_failure(self._broker, TopicPartition(self._topic, partition))
         except CommandFailed as unreachable:
-            return str(unreachable).rstrip(".")
+            return WriteFailure(str(unreachable).rstrip("."))
 
     def _flush(self, seconds_max: float) -> int:
         """Return the number of undelivered records. Waits are short: Ctrl-C is only handled between them."""
@@ -153,10 +164,18 @@ class Sender:
         if error.code() in given_up:
             self._timed_out[partition] = self._timed_out.get(partition, 0) + 1
             return
-        reason = _reason(error, self._topic, partition)
-        if reason not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:
-            reason = "other reasons"
-        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+        is_rejection = error.code() not in OUTCOME_UNKNOWN
+        failure = WriteFailure(_reason(error, self._topic, partition), is_rejection)
+        if failure not in self._reasons and len(self._reasons) >= FAILURES_SHOWN_MAX:
+            failure = WriteFailure("other reasons", is_rejection)
+        self._reasons[failure] = self._reasons.get(failure, 0) + 1
+
+
+def _failure_text(failure: WriteFailure, count: int) -> str:
+    if failure.is_rejection:
+        return f"{counted(count, 'record')} not stored: {failure.reason}."
+    which = "it" if count == 1 else "some of them"
+    return f"{counted(count, 'record')} not acknowledged, and {which} may be stored: {failure.reason}."
 
 
 def _reason(error: Any, topic: str, partition: int) -> str:

@@ -3,6 +3,7 @@
 The command accepts the options of `penstock serve`, parses them in the same way and starts nothing.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from penstock.cli.server.serve_options import configuration, parser
@@ -24,6 +25,8 @@ EXAMPLES = (
 
 def main(argv: Sequence[str]) -> None:
     config = configuration(parser("check-config", DESCRIPTION, EXAMPLES).parse_args(argv))
+    for warning in config.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     print("ok")
     for key, value in changed_settings(config.given.static).items():
         print(f"{key} = {value}")

@@ -51,7 +51,7 @@ def parser(command: str, description: str, examples: Sequence[tuple[str, str]]) 
 def configuration(given: argparse.Namespace) -> BrokerConfig:
     """Load the configuration; raise ConfigError with all problems, including unusable files."""
     flags = {name: getattr(given, name) for name in FLAGS}
-    config = load(flags, given.set or (), _read(given.config))
+    config = load(flags, given.set or (), _read(given.config), file_name=given.config or "")
     if problems := file_problems(config):
         raise ConfigError("\n".join(problems))
     return config

@@ -30,7 +30,9 @@ def test_an_offset_is_kept_within_each_partition() -> None:
 
 
 def test_an_offset_past_every_end_is_refused() -> None:
-    with pytest.raises(CommandFailed, match="offset 21 does not exist yet: the topic ends at offset 20"):
+    with pytest.raises(
+        CommandFailed, match="21 does not exist yet: partition 0, the furthest, ends at offset 20"
+    ):
         plan_ranges(PositionSpec(PositionKind.OFFSET, 21), SPANS, None, follows=False)
 
 

@@ -43,6 +43,23 @@ def test_every_problem_is_told_at_once() -> None:
     assert "--insecure" in problems
 
 
+def test_a_setting_without_effect_is_a_warning(capsys: Captured) -> None:
+    check_config.main(["--set", "zookeeper.connect=x"])
+
+    said = capsys.readouterr()
+    assert said.out == "ok\n"
+    told = "warning: zookeeper.connect: a setting of Kafka without effect here"
+    assert said.err.startswith(told)
+
+
+@pytest.mark.parametrize("content", ['"num.partitions" = "many"\n', "num.partitions = 6\n", "what\n"])
+def test_a_mistake_in_a_file_names_the_file(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=f"the config file {file}"):
+        check_config.main(["--config", str(file)])
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml: No such file"):
         check_config.main(["--config", str(tmp_path / "absent.toml")])

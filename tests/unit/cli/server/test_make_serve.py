@@ -44,6 +44,12 @@ def test_installing_is_announced_and_its_end_is_told_and_later_nothing_is_said(c
     assert make(".venv/.broker", checkout)[1] == []
 
 
+def test_help_says_how_to_start_where_the_port_is_taken(checkout: Path) -> None:
+    help_lines, _ = make("help", checkout)
+    (serve,) = [line for line in help_lines if line.startswith("make serve ")]
+    assert 'ARGS="--kafka 127.0.0.1:0"' in serve
+
+
 def test_a_cluster_comes_with_an_etcd(checkout: Path) -> None:
     make(".venv/.broker", checkout)
     program = checkout / ".venv" / "bin" / "penstock"
