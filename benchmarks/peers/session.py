@@ -1,8 +1,8 @@
 """One server that is running, its client processes, and the questions that it is asked.
 
 Rule 1: a question that fails is recorded with its reason, and the next one is asked.
-Rule 2: before each clock starts, what others have left to write is on disk (`sync`), so that nobody pays
-for it."""
+Rule 2: before each clock starts, what others have left to write is on disk (`sync`), so that no contender
+pays for it."""
 
 import os
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Client processes, which live as long as a session with one server.
 
-They are started before the clock of anything: the time to load Python and a library is nobody's figure.
+They are started before the clock of anything: the time to load Python and a library belongs to no figure.
 """
 
 import signal
