@@ -6,6 +6,7 @@ Rule: An option that would have no effect is rejected, so that a run is not mist
 
 import argparse
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from penstock.sim.cluster.plan import BROKER_COUNTS, SECONDS, WITHOUT_NAMES
@@ -40,10 +41,18 @@ def _require_known_faults(parser: argparse.ArgumentParser, recipe: ClusterRecipe
     known = [fault.number for fault in recipe._replace(faults=None).plan().faults]
     unknown = [number for number in recipe.faults or () if number not in known]
     if unknown:
-        has = f"faults {known[0]} to {known[-1]}" if known else "no faults"
+        has = f"faults {_ranges(known)}" if known else "no faults"
         parser.error(
             f"--faults: there is no {unknown[0]}; in {recipe.seconds:g} s seed {recipe.seed} has {has}"
         )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text: "0 to 5, 1000 to 1004". Faults of extras have numbers of their own."""
+    # In a run of consecutive numbers the difference between number and position stays the same.
+    runs = groupby(enumerate(numbers), key=lambda each: each[1] - each[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    return ", ".join(f"{span[0]} to {span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -38,10 +38,11 @@ def test_a_duration_is_more_than_nothing(capsys: Screen, seconds: str) -> None:
 
 
 def test_faults_are_given_by_numbers_that_the_seed_has(capsys: Screen) -> None:
-    last = len(draw_plan(3).faults) - 1
+    numbers = [fault.number for fault in draw_plan(3).faults]
+    assert numbers == [*range(6), *range(1000, 1005), *range(2000, 2004)], "three kinds of numbers"
     assert "abc: give numbers of faults as in 3,7, or none" in refusal(capsys, "--faults", "abc")
     said = refusal(capsys, "--seed", "3", "--faults", "0,999")
-    assert f"there is no 999; in 60 s seed 3 has faults 0 to {last}" in said
+    assert "there is no 999; in 60 s seed 3 has faults 0 to 5, 1000 to 1004, 2000 to 2003" in said
 
 
 def test_the_help_says_what_holds_if_nothing_is_said(capsys: Screen) -> None:
