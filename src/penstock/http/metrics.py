@@ -77,6 +77,11 @@ class MetricsPage:
             int(storage.partitions.failure is not None),
         )
         yield gauge("penstock_connections", "Clients that are connected.", server.connection_count)
+        yield counter(
+            "penstock_connections_rejected_total",
+            "Connections that were closed on arrival, because there were too many.",
+            server.connections_rejected,
+        )
         yield from producer_metrics(storage.partitions.producer_registry)
         yield from compaction_metrics(self._broker.compaction)
 

@@ -58,6 +58,8 @@ class Server:
         self._one_closed = asyncio.Event()
         self._per_address: Counter[str] = Counter()
         self._servers: list[asyncio.Server] = []
+        self.connections_rejected = 0
+        """Connections closed on arrival, because there were too many in all or from their address."""
         self._rejections_to_log = 0
         self._is_stopping = False
         self._relief_is_due = False
@@ -101,7 +103,7 @@ class Server:
             # Rejected connections are logged up to a rate: a client in a loop must not fill the log.
             if self._rejections_to_log > REJECTIONS_LOGGED_PER_SECOND_MAX:
                 suppressed = self._rejections_to_log - REJECTIONS_LOGGED_PER_SECOND_MAX
-                self._log.warning("connection.refused_more", count=suppressed)
+                self._log.warning("connection.rejected_more", count=suppressed)
             self._rejections_to_log = 0
             now = loop.time()
             for connection in tuple(self.connections):
@@ -183,14 +185,19 @@ class Server:
         self._per_address[peer] += 1
         if self._is_stopping:
             return False
-        if len(self.connections) > self._network.connections_max:
-            self._log_rejection(peer, f"more than max.connections={self._network.connections_max}")
-            return False
-        if self._per_address[peer] > self._network.connections_per_address_max:
-            self._log_rejection(peer, "more than max.connections.per.ip from one address")
+        if (reason := self._limit_exceeded(peer)) is not None:
+            self.connections_rejected += 1
+            self._log_rejection(peer, reason)
             return False
         connection.keep_alive()
         return True
+
+    def _limit_exceeded(self, peer: str) -> str | None:
+        if len(self.connections) > self._network.connections_max:
+            return f"more than max.connections={self._network.connections_max}"
+        if self._per_address[peer] > self._network.connections_per_address_max:
+            return "more than max.connections.per.ip from one address"
+        return None
 
     def _closed(self, connection: Connection, close_reason: str | None) -> None:
         self.connections.pop(connection, None)
@@ -205,7 +212,7 @@ class Server:
     def _log_rejection(self, peer: str, reason: str) -> None:
         self._rejections_to_log += 1
         if self._rejections_to_log <= REJECTIONS_LOGGED_PER_SECOND_MAX:
-            self._log.warning("connection.refused", peer=peer, reason=reason)
+            self._log.warning("connection.rejected", peer=peer, reason=reason)
 
 
 def _bind_error_reason(error: OSError) -> str:

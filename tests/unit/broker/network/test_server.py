@@ -95,10 +95,34 @@ async def test_more_connections_than_allowed_are_closed_and_their_place_is_given
         for _, writer in (second, third, fourth):
             writer.close()
         reasons = [
-            str(fields["reason"]) for event, fields in world.lines.said if event == "connection.refused"
+            str(fields["reason"]) for event, fields in world.lines.said if event == "connection.rejected"
         ]
         assert len(reasons) == 1
         assert setting.partition("=")[0] in reasons[0]
+
+
+@pytest.mark.parametrize("setting", ["max.connections=2", "max.connections.per.ip=2"])
+async def test_each_connection_beyond_a_limit_is_counted(setting: str) -> None:
+    async with serving(setting) as world:
+        allowed = [await world.connect() for _ in range(2)]
+        await world.until_there_are(2)
+        for _ in range(3):
+            reader, writer = await world.connect()
+            assert await closed(reader)
+            writer.close()
+        for _, writer in allowed:
+            writer.close()
+        assert world.server.connections_rejected == 3
+
+
+async def test_a_connection_that_sends_nonsense_is_not_one_too_many() -> None:
+    async with serving("max.connections=2") as world:
+        reader, writer = await world.connect()
+        writer.write(NONSENSE)
+        assert await closed(reader)
+        writer.close()
+        await world.until_there_are(0)
+        assert world.server.connections_rejected == 0
 
 
 async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted() -> None:
@@ -110,15 +134,15 @@ async def test_a_flood_of_nonsense_is_said_a_few_times_and_then_counted() -> Non
             assert await closed(reader)
             writer.close()
         lines = world.lines.said
-        await until(lambda: any(event == "connection.refused_more" for event, _ in lines), seconds_max=5)
+        await until(lambda: any(event == "connection.rejected_more" for event, _ in lines), seconds_max=5)
         said = [event for event, _ in world.lines.said]
         counted = [
             int(str(fields["count"]))
             for event, fields in world.lines.said
-            if event == "connection.refused_more"
+            if event == "connection.rejected_more"
         ]
-        assert said.count("connection.refused") <= 2 * REJECTIONS_LOGGED_PER_SECOND_MAX
-        assert said.count("connection.refused") + sum(counted) <= flood
+        assert said.count("connection.rejected") <= 2 * REJECTIONS_LOGGED_PER_SECOND_MAX
+        assert said.count("connection.rejected") + sum(counted) <= flood
 
 
 async def test_a_taken_port_is_a_problem_of_the_configuration() -> None:
