@@ -84,8 +84,11 @@ class FullTruncation(Truncation):
     def _change_files(self, disk: Disk, folder: str) -> None:
         disk.make_folder(folder)
         # First, because this write needs space and may fail. At a start, recovery removes segments that end
-        # before it.
-        disk.store([self._log.start_file(self.offset)])
+        # before it. A log without records had no folder: the new one says whose it is, and survives a crash,
+        # or the next start would report it as lost (broker/storage/partition_inventory.py).
+        metadata = self._log.partition_folder.metadata_file
+        disk.store([*([] if metadata is None else [metadata]), self._log.start_file(self.offset)])
+        disk.sync((), [folder.rpartition("/")[0]])
         _remove_snapshots(disk, folder, past=NO_OFFSET)
         forget_clean_to(disk, folder)
         first, rest = slice(None, 1), slice(1, None)

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from penstock.errors import StorageFailed
-from penstock.log.partition_log import PartitionLog
+from penstock.host.disk import SmallFile
+from penstock.log.partition_log import METADATA_FILE, PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.shared_resources import SharedLogResources
 from penstock.log.truncation import Truncation
@@ -232,6 +233,23 @@ def test_a_log_without_a_folder_can_begin_elsewhere() -> None:
     write(log, 0, b"new", epoch=1)
     flush(log)
     assert reopened(disk).log.log_end_offset == 31
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_folder_that_a_cut_made_says_whose_it_is_after_a_power_loss(seed: int) -> None:
+    """The next start takes a listed folder without partition.metadata and records for one that was lost."""
+    disk = SimDisk(Random(seed))
+    mount = disk.mount()
+    mount.make_folder(LOGS)
+    disk.root.sync()
+    log = new_log(mount)
+    metadata = SmallFile(f"{log.folder}/{METADATA_FILE}", b"topic_id: x")
+    log.partition_folder.metadata_file = metadata
+    truncate_fully_and_start_at(log, Offset(1))
+    disk.lose_power()
+    left = disk.mount()
+    assert left.read_file(metadata.path) == metadata.content
+    assert reopened(left).log.log_start_offset == 1
 
 
 # Crashes
