@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from tests.integration.stopped_process import stop_process
+
 READY_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 10.0
 READY_LINE = re.compile(r"penstock ready kafka=(?P<kafka>\S+) http=(?P<http>\S+)\n")
@@ -154,7 +156,7 @@ class BrokerProcess:
             self._forget()
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        stop_process(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -22,6 +22,7 @@ import pytest
 
 from penstock.cli.local_cluster.checks import etcd_program
 from tests.integration.free_ports import free_ports
+from tests.integration.stopped_process import stop_process
 
 READY_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 10.0
@@ -90,7 +91,7 @@ class EtcdMember:
             return False
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        stop_process(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
