@@ -273,6 +273,13 @@ MUTANTS: Sequence[Mutant] = (
         "tests/unit/log/test_truncation.py",
     ),
     Mutant(
+        "folder_of_a_truncation_does_not_say_whose_it_is",
+        "log/truncation.py",
+        "[*([] if metadata is None else [metadata]), self._log.start_file(self.offset)]",
+        "[self._log.start_file(self.offset)]",
+        "tests/unit/log/test_truncation.py",
+    ),
+    Mutant(
         "full_truncation_keeps_the_stored_start",
         LOG,
         "        self.stored_start = truncated.stored_start\n",
