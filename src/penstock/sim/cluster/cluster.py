@@ -68,10 +68,12 @@ class SimCluster:
         self.store = SimStore(self.loop, self.random("store"), StoreFaults(plan.store_delay))
         self.hands = JobThreads(self.random("hands"), plan.extras.job_steps)
         self.nodes = {number: SimNode(self, number) for number in plan.nodes}
-        self.watching = PartitionChecks(self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan)
+        self.bit_rot = BitRot(self)
+        self.watching = PartitionChecks(
+            self.nodes, lambda: self.truth.image, lambda: self.loop.now, plan, self.bit_rot.is_damaged
+        )
         self.truth = StoreChecks(self._admitted, self.watching.replica_joined, self._lost_at)
         self.topics = dict.fromkeys(plan.topic_names, plan.partitions)
-        self.bit_rot = BitRot(self)
         self.places = GroupProgress()
         self.is_producing = True
         self.hash = 0

@@ -63,8 +63,12 @@ class PartitionChecks:
         image: Callable[[], ClusterImage],
         now: Callable[[], float],
         plan: ClusterPlan,
+        was_damaged: Callable[[int, str], bool],
     ) -> None:
-        """`image`: returns what the metadata store holds at this moment."""
+        """`image`: returns what the metadata store holds at this moment. `was_damaged`: whether a bit of this
+        node's copy of a partition ever flipped.
+        """
+        self._was_damaged = was_damaged
         self._plan = plan
         self._is_single = len(nodes) == 1
         self._image = image
@@ -209,8 +213,17 @@ class PartitionChecks:
             raise InvariantViolation(f"{where}: {high} is shown with too few in sync: {leading}")
         # The ISR is checked both as the store has it and as the leader has it: the leader may have proposed
         # more members (its maximal ISR). The leader may also still count a broker that is no replica any
-        # more and has removed its copy, so the leader's members are limited to the replicas.
-        isr = maximal_isr.intersection(self._replicas(partition)).union(self._may_be_elected(partition))
+        # more and has removed its copy, so the leader's members are limited to the replicas. In the same way
+        # it may count a broker that has withdrawn its damaged copy and replaces it: that broker had stored
+        # what it confirmed, and cannot be elected any more.
+        electable = self._may_be_elected(partition)
+        members = maximal_isr.intersection(self._replicas(partition))
+        withdrawn = {
+            member
+            for member in members.difference(electable)
+            if self._was_damaged(member, str(partition.name))
+        }
+        isr = members.difference(withdrawn).union(electable)
         ledger.high_watermark_moved(node.id, partition.leader_epoch, high, isr=isr)
 
     def require_epoch(
