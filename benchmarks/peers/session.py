@@ -32,7 +32,7 @@ class Session:
     numbers: "count[int]" = field(default_factory=lambda: count(1))
 
     def work(self, **options: object) -> Work:
-        """Work with a name that nobody has used."""
+        """Work with a new name."""
         name = f"bench{next(self.numbers)}"
         return Work(address=self.server.address, pids=self.server.pids, name=name, **options)  # type: ignore[arg-type]
 

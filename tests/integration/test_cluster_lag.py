@@ -18,7 +18,7 @@ GROUPS = [f"group-{number}" for number in range(9)]
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 6}
 UNAVAILABLE = re.compile(r"^penstock_group_coordinators_unavailable (\d+)$", re.MULTILINE)
 SCRAPE_S = 10
-"""How long Prometheus waits for a page unless it is told otherwise."""
+"""How long Prometheus waits for a page unless a setting says otherwise."""
 LAG = re.compile(r'penstock_group_lag_records\{group="([^"]+)",topic="orders",partition="(\d)"\} (\d+)')
 
 

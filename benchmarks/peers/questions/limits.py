@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from benchmarks.brokers import temporary_folder
 from benchmarks.figures import Better, percentile
-from benchmarks.machine import SYNC_BYTES, SYNCS
+from benchmarks.machine import SYNC_BYTES, sync_times_ms
 from benchmarks.peers.results import Sample
 from benchmarks.peers.servers.process import LOOPBACK
 from benchmarks.peers.sizes import Sizes
@@ -26,7 +26,7 @@ def measure(sizes: Sizes) -> Iterator[Sample]:
         ("writing one file, then fdatasync", _write_rate(sizes.limit_bytes)),
     ):
         yield _sample(figure, rate / MB, "MB/s", Better.HIGHER)
-    took_ms = _sync_times_ms()
+    took_ms = sync_times_ms()
     for share, label in ((0.5, "p50"), (0.99, "p99")):
         yield _sample(f"fdatasync of {SYNC_BYTES} B, {label}", percentile(took_ms, share), "ms", Better.LOWER)
 
@@ -84,18 +84,3 @@ def _write_rate(total: int) -> float:
             return total / (time.perf_counter() - began)
         finally:
             os.close(descriptor)
-
-
-def _sync_times_ms() -> list[float]:
-    took = []
-    with temporary_folder() as folder:
-        descriptor = os.open(folder / "probe", os.O_CREAT | os.O_WRONLY)
-        try:
-            for _ in range(SYNCS):
-                os.write(descriptor, bytes(SYNC_BYTES))
-                began = time.perf_counter()
-                os.fdatasync(descriptor)
-                took.append((time.perf_counter() - began) * 1000)
-        finally:
-            os.close(descriptor)
-    return sorted(took)

@@ -114,7 +114,7 @@ class Administrator:
             await self.retry(partial(self._deleter.complete, name, index))
 
     async def next_deletion(self) -> ConfirmedDeletion:
-        """Return at the moment when a client is told that records are deleted."""
+        """Return at the moment when a deletion is confirmed to its client."""
         assert self._deleter is not None, "only a seed that deletes records waits for it"
         return await self._deleter.next_confirmed()
 

@@ -6,7 +6,7 @@ stores a start within milliseconds, so chance alone seldom has a crash in betwee
     1. In one variant a follower is cut off from the other brokers, leaves the ISR and misses the next
        deletion, which is confirmed without it. In the other variant it follows all the time.
     2. The storage workers are slow, as if they had to delete many files: a start waits while flushes go on.
-    3. All brokers lose power in the instant when a client is told that records are deleted; if the follower
+    3. All brokers lose power in the instant when a deletion is confirmed to its client; if the follower
        was cut off, when it is reconnected and joins the ISR again.
     4. The other brokers start at once, and leave the ISR by that. Then the follower starts. The leader starts
        last, when another broker leads, so it cannot tell them the start.
