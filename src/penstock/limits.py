@@ -430,6 +430,11 @@ LOG_START_FETCH_WAIT_MS = 20
 OPEN_FILES_MAX = 50_000
 # A flush of more files than this is one syncfs instead of a sync for each.
 SYNC_FILES_BEFORE_SYNCFS = 4
+# Group commit: how long a flush is delayed for appends that are expected, how many appends are not worth a
+# delay, and how many flushes start at once after delays in vain.
+GROUP_COMMIT_DELAY_S_MAX = 0.001
+GROUP_COMMIT_APPENDS_MAX = 8
+FLUSHES_WITHOUT_DELAY_MAX = 64
 # How often the storage checks what is due: checkpoints, flushes, retention, timeouts.
 STORAGE_TICK_MS = 250
 # Threads that read data that is not in memory.

@@ -38,6 +38,7 @@ from penstock.broker.routes import HandlerDependencies, add_routes
 from penstock.broker.storage.cleaner_process import ProcessCleaner
 from penstock.broker.storage.cold_reads import ColdReads
 from penstock.broker.storage.compaction import Cleaner, Compaction, CompactionDependencies
+from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.partition_storage import STORAGE_LIMITS, Storage, StorageLimits
 from penstock.broker.task_failures import (
     leave_on_failure,
@@ -53,10 +54,11 @@ from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock, SystemClock
 from penstock.host.disk import Disk
 from penstock.host.folder_lock import FolderLock, Lock
-from penstock.host.kernel_sync import file_sync
 from penstock.host.metadata_store import Conflict, MetadataStore
 from penstock.host.os_disk import OsDisk
 from penstock.host.randomness import Randomness, SystemRandomness
+from penstock.host.syscalls.kernel_sync import file_sync
+from penstock.host.syscalls.short_timer import NewTimer, short_timer
 from penstock.host.tasks import Tasks
 from penstock.host.tls import TlsListener
 from penstock.host.worker import NewWorker, Worker, WorkerPool
@@ -108,6 +110,7 @@ class Environment:
     open_store: Callable[[str], MetadataStore] = etcd_store
     """Opens the metadata store that the brokers of a cluster share, given the value of `metadata.store`."""
     new_worker: NewWorker = Worker
+    new_timer: NewTimer = short_timer
     new_cleaner: Callable[[], Cleaner] = ProcessCleaner
     lock_folder: Callable[[str], Lock] = FolderLock
     on_serving: Callable[["RunningBroker"], None] = lambda broker: None
@@ -268,6 +271,8 @@ class _Start:
             self._stack.callback(stop)
         self._log_sync = file_sync(self._environment.disk, flush_worker, self._loop)
         self._stack.callback(self._log_sync.close)
+        self._flush_timer = self._environment.new_timer(self._loop)
+        self._stack.callback(self._flush_timer.close)
 
     async def _open_metadata(self) -> ClusterImage:
         directory = self._directory
@@ -291,7 +296,7 @@ class _Start:
         self._storage = storage = Storage(
             self._directory,
             lambda: self._cluster.config,
-            self._log_sync,
+            Flusher(self._log_sync, self._flush_timer, self._environment.clock),
             self._storage_worker,
             self._environment.clock,
             self._log,

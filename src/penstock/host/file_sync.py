@@ -1,6 +1,7 @@
 """Syncs of log files that do not block the event loop.
 
-`ThreadSync` runs the disk's sync in a worker thread. `KernelSync` (host/kernel_sync.py) needs no thread.
+`ThreadSync` runs the disk's sync in a worker thread. `KernelSync`
+(host/syscalls/kernel_sync.py) needs no thread.
 """
 
 from collections.abc import Callable, Sequence

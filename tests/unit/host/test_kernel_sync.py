@@ -14,7 +14,8 @@ import pytest
 from penstock.errors import StorageFailed
 from penstock.host.disk import Disk, File
 from penstock.host.file_sync import FileSync, SyncDone, ThreadSync
-from penstock.host.kernel_sync import (
+from penstock.host.os_disk import OsDisk, OsFile
+from penstock.host.syscalls.kernel_sync import (
     SYSTEM_CALLS,
     KernelSync,
     SyncEvent,
@@ -22,7 +23,6 @@ from penstock.host.kernel_sync import (
     file_sync,
     libc_system_call,
 )
-from penstock.host.os_disk import OsDisk, OsFile
 from penstock.host.worker import Worker
 
 FILES_MAX = 4

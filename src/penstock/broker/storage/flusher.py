@@ -1,7 +1,8 @@
 """Makes appended records durable: one flusher for each data directory.
 
 Everything that is appended during a flush shares the next flush, so all requests that wait for a flush share
-the cost of its fsyncs.
+the cost of its fsyncs. The next flush may be delayed for a fraction of a millisecond, so that more requests
+share it (broker/storage/group_commit.py).
 
 Rule 1: only the flusher syncs log files, one flush at a time. The kernel reports a failed writeback once for
         each open file. With a second sync beside it, the error could be reported to the wrong one.
@@ -11,23 +12,40 @@ Rule 2: a failed fsync stops all writes to this data directory for good. Nothing
 
 import asyncio
 from collections.abc import Callable, Sequence
+from enum import Enum
 
+from penstock.broker.storage.group_commit import GroupCommit
 from penstock.errors import StorageFailed
+from penstock.host.clock import Clock
 from penstock.host.file_sync import FileSync
+from penstock.host.syscalls.short_timer import ShortTimer
 from penstock.log.partition_log import Flush
 from penstock.replication.partition import Partition
 from penstock.types import Offset
 
 
+class FlushState(Enum):
+    IDLE = 0
+    SCHEDULED = 1
+    """The flush starts, or is delayed, at the end of this loop iteration."""
+    DELAYED = 2
+    RUNNING = 3
+    FAILED = 4
+
+
 class Flusher:
-    def __init__(self, file_sync: FileSync, on_failure: Callable[[StorageFailed], None]) -> None:
+    def __init__(self, file_sync: FileSync, timer: ShortTimer, clock: Clock) -> None:
         self._file_sync = file_sync
-        self._on_failure = on_failure
+        self._timer = timer
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self.on_failure: Callable[[StorageFailed], None] = lambda failure: None
+        """Called when a sync has failed. The owner of the data directory sets it."""
+        self._state = FlushState.IDLE
+        self._group_commit = GroupCommit()
         self._dirty: dict[Partition, None] = {}
-        self._running = False
-        self._scheduled = False
-        self._failed = False
+        self._appends = 0
+        """Requests for the next flush."""
         self._flushing: dict[Partition, None] = {}
         self._awaited: dict[Partition, None] = {}
         """Partitions that are flushed and have produce requests that wait for other replicas."""
@@ -36,10 +54,17 @@ class Flusher:
     def request(self, partition: Partition) -> None:
         """Flush a partition soon: it has records that must become durable."""
         self._dirty[partition] = None
-        if not (self._running or self._scheduled or self._failed):
-            # The flush begins at the end of this loop iteration, and includes everything appended until then.
-            self._scheduled = True
-            self._loop.call_soon(self._begin)
+        self._appends += 1
+        # A flush starts at the end of this loop iteration, and includes everything appended until then.
+        if self._state is FlushState.IDLE:
+            self._schedule(self._begin_or_delay)
+        elif self._state is FlushState.DELAYED and self._group_commit.is_complete(self._appends):
+            self._timer.cancel()
+            self._schedule(self._begin_delayed)
+
+    def _schedule(self, step: Callable[[], None]) -> None:
+        self._state = FlushState.SCHEDULED
+        self._loop.call_soon(step)
 
     def expect_replicas(self, partition: Partition) -> None:
         """Check the timeouts of a partition whose produce requests may wait for replicas, without a flush."""
@@ -48,7 +73,7 @@ class Flusher:
     async def flush_to(self, targets: Sequence[tuple[Partition, Offset]]) -> None:
         """Wait until each partition is durable up to its offset. StorageFailed: it never will be."""
         waiter = _FlushWait(targets, self._loop.create_future())
-        if self._failed:
+        if self._state is FlushState.FAILED:
             raise StorageFailed("an earlier sync of the data directory failed")
         if not waiter.is_reached():
             for partition, _ in targets:
@@ -56,8 +81,19 @@ class Flusher:
             self._waits.append(waiter)
             await waiter.outcome
 
+    def _begin_or_delay(self) -> None:
+        delay_s = self._group_commit.delay_s(self._appends)
+        if delay_s > 0:
+            self._state = FlushState.DELAYED
+            self._timer.start(delay_s, self._begin_delayed)
+        else:
+            self._begin()
+
+    def _begin_delayed(self) -> None:
+        self._group_commit.delayed(self._appends)
+        self._begin()
+
     def _begin(self) -> None:
-        self._scheduled = False
         # `begin_flush` fixes the flushed offset before the fsync starts: records appended during it belong to
         # the next one.
         self._flushing, self._dirty = self._dirty, {}
@@ -68,14 +104,22 @@ class Flusher:
         ]
         files = [file for _, flush in flushes for file in flush.files]
         folders = sorted({folder for _, flush in flushes for folder in flush.folders})
-        self._running = True
-        self._file_sync.sync(files, folders, lambda error: self._end(flushes, error))
+        self._state = FlushState.RUNNING
+        appends, self._appends = self._appends, 0
+        began = self._clock.monotonic()
+
+        def ended(error: BaseException | None) -> None:
+            took_s = self._clock.monotonic() - began
+            self._group_commit.flushed(took_s, appends=appends, arrived=self._appends)
+            self._end(flushes, error)
+
+        self._file_sync.sync(files, folders, ended)
 
     def _end(self, flushes: list[tuple[Partition, Flush]], error: BaseException | None) -> None:
-        self._running = False
         if error is not None:
             self._fail(error)
             return
+        self._state = FlushState.SCHEDULED  # so that no reply below starts a flush of its own
         self._flushing = {}
         # Only after the fsync succeeded: this advances the high watermark and acknowledges produce requests.
         for partition, flush in flushes:
@@ -84,15 +128,17 @@ class Flusher:
                 self._awaited[partition] = None
         self._wake()
         if self._dirty:
-            self._begin()
+            self._begin_or_delay()
+        else:
+            self._state = FlushState.IDLE
 
     def _fail(self, error: BaseException) -> None:
         # Rule 2: set before the callback, so that no new flush starts.
-        self._failed = True
+        self._state = FlushState.FAILED
         failure = (
             error if isinstance(error, StorageFailed) else StorageFailed(f"the flusher failed: {error!r}")
         )
-        self._on_failure(failure)
+        self.on_failure(failure)
         waits, self._waits = self._waits, []
         for wait in waits:
             if not wait.outcome.done():

@@ -16,7 +16,6 @@ from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, CorruptData, StorageFailed, StorageFull
 from penstock.host.clock import Clock
 from penstock.host.disk import SmallFile, TooManyOpenFiles
-from penstock.host.file_sync import FileSync
 from penstock.host.keyed_jobs import KeyedJobQueue
 from penstock.host.worker import NewWorker, Worker
 from penstock.limits import (
@@ -69,7 +68,7 @@ class Storage:
         self,
         directory: DataDirectory,
         config: Callable[[], BrokerConfig],
-        log_sync: FileSync,
+        flusher: Flusher,
         worker: Worker,
         clock: Clock,
         log: Log,
@@ -82,7 +81,8 @@ class Storage:
         self._config = config
         self._clock = clock
         self._log = log
-        self.flusher = Flusher(log_sync, self.fail)
+        self.flusher = flusher
+        flusher.on_failure = self.fail
         self.checkpoints = Checkpoints(
             directory.disk,
             self._worker,

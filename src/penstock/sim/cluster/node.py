@@ -16,6 +16,7 @@ from penstock.broker.broker import Environment, RunningBroker, running_broker
 from penstock.config.broker import BrokerConfig
 from penstock.config.sources import load
 from penstock.errors import ConfigError, StorageFailed, StorageFull
+from penstock.host.syscalls.short_timer import LoopTimer
 from penstock.host.tasks import Tasks
 from penstock.sim.cleaner import SimCleaner
 from penstock.sim.cluster.plan import ClusterPlan
@@ -260,6 +261,7 @@ class SimNode:
             log=RunEndingLog(self),
             open_store=open_store,
             new_worker=new_worker,
+            new_timer=LoopTimer,
             new_cleaner=new_cleaner,
             lock_folder=NoLock,
             on_serving=on_serving,

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
+from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.partition_storage import Storage
 from penstock.controller.topics import (
     NewTopicFacts,
@@ -14,6 +15,7 @@ from penstock.controller.topics import (
 )
 from penstock.errors import CorruptData
 from penstock.host.file_sync import ThreadSync
+from penstock.host.syscalls.short_timer import LoopTimer
 from penstock.host.tasks import Tasks
 from penstock.log.data_directory import DataDirectory
 from penstock.metadata.cluster_image import PartitionState
@@ -71,7 +73,7 @@ class Damaged:
         self.storage = Storage(
             self.directory,
             lambda: CONFIG,
-            log_sync,
+            Flusher(log_sync, LoopTimer(loop), LoopClock()),
             worker,
             LoopClock(),
             self.log,

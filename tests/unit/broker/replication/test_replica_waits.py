@@ -15,6 +15,7 @@ from penstock.config.topic import FlushPolicy
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import SystemClock
 from penstock.host.file_sync import ThreadSync
+from penstock.host.syscalls.short_timer import LoopTimer
 from penstock.host.worker import Worker
 from penstock.protocol.messages.produce import (
     PartitionProduceData,
@@ -46,6 +47,11 @@ def answered(partition: Partition, acks: int) -> PartitionProduceResponse:
     return answer
 
 
+def new_flusher(leader: Partition, worker: Worker) -> Flusher:
+    timer = LoopTimer(asyncio.get_running_loop())
+    return Flusher(ThreadSync(leader.log.disk, worker), timer, SystemClock())
+
+
 async def flushed(partition: Partition, flusher: Flusher) -> None:
     await flusher.flush_to([(partition, partition.log.log_end_offset)])
 
@@ -54,7 +60,7 @@ async def flushed(partition: Partition, flusher: Flusher) -> None:
 def test_a_producer_that_waits_for_replicas_in_vain_is_told_in_time(acks: int) -> None:
     async def scenario() -> None:
         leader, worker = leader_on(new_log()), Worker("flush", asyncio.get_running_loop())
-        flusher = Flusher(ThreadSync(leader.log.disk, worker), lambda failure: None)
+        flusher = new_flusher(leader, worker)
         try:
             answer = answered(leader, acks)
             await flushed(leader, flusher)
@@ -140,7 +146,7 @@ def test_a_producer_of_a_topic_that_is_not_flushed_is_told_in_time_too() -> None
         leader = leader_on(new_log(), flush_policy=FlushPolicy.OS)
         follower = follower_on(new_log(), flush_policy=FlushPolicy.OS)
         worker = Worker("flush", asyncio.get_running_loop())
-        flusher = Flusher(ThreadSync(leader.log.disk, worker), lambda failure: None)
+        flusher = new_flusher(leader, worker)
         try:
             flusher.expect_replicas(leader)
             first = answered(leader, ACKS_ALL)

@@ -11,10 +11,12 @@ from random import Random
 
 import pytest
 
+from penstock.broker.storage.flusher import Flusher
 from penstock.broker.storage.partition_storage import Storage
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import FlushPolicy
 from penstock.host.file_sync import ThreadSync
+from penstock.host.syscalls.short_timer import LoopTimer
 from penstock.host.worker import Worker
 from penstock.log.data_directory import DataDirectory, open_directory
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, Topic
@@ -81,7 +83,8 @@ async def process(disk: SimDisk) -> AsyncIterator[tuple[Storage, list[Partition]
     workers = tuple(Worker(name, asyncio.get_running_loop()) for name in ("flush", "storage"))
     try:
         log_sync = ThreadSync(mount, workers[0])
-        storage = Storage(opened(mount), configured, log_sync, workers[1], FixedClock(), NullLog())
+        flusher = Flusher(log_sync, LoopTimer(asyncio.get_running_loop()), FixedClock())
+        storage = Storage(opened(mount), configured, flusher, workers[1], FixedClock(), NullLog())
         storage.open(one_topic())
         yield storage, storage.partitions.of_topic("orders")
     finally:

@@ -1,0 +1,1 @@
+"""System calls that the standard library of Python 3.11 does not have, each with a substitute."""
