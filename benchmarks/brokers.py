@@ -68,12 +68,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def _spawned(home: Path, settings: Sequence[str]) -> tuple[subprocess.Popen[bytes], float]:
-    program = Path(sys.executable).with_name("penstock")
-    command = [str(program), "serve", "--data-dir", str(home / "data"), "--kafka", "127.0.0.1:0"]
-    command += ["--http", "127.0.0.1:0"]
-    for setting in settings:
-        command += ["--set", setting]
+def _spawned(command: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], float]:
     began = time.monotonic()
     with (home / "stderr").open("ab") as complaints:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, env=environment())
@@ -96,7 +91,19 @@ def _wait_for_ready(process: subprocess.Popen[bytes], home: Path, deadline: floa
 @contextmanager
 def running_broker(home: Path, settings: Sequence[str] = ()) -> Iterator[Broker]:
     """Run a broker with its data and its stderr in `home`. SIGTERM ends it at the end of the block."""
-    process, began = _spawned(home, settings)
+    program = Path(sys.executable).with_name("penstock")
+    command = [str(program), "serve", "--data-dir", str(home / "data"), "--kafka", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0"]
+    for setting in settings:
+        command += ["--set", setting]
+    with running_command(command, home) as broker:
+        yield broker
+
+
+@contextmanager
+def running_command(command: Sequence[str], home: Path) -> Iterator[Broker]:
+    """Run a command that prints a broker's ready line."""
+    process, began = _spawned(command, home)
     try:
         ready = _wait_for_ready(process, home, began + START_S_MAX)
         yield Broker(process, ready["kafka"].decode(), time.monotonic() - began)

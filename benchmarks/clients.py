@@ -28,6 +28,7 @@ BATCHED = {"linger.ms": 100, "batch.size": 1_000_000}
 """Long enough for full batches even with 1,000 partitions."""
 READ_AHEAD = {"queued.min.messages": 200_000, "fetch.queue.backoff.ms": 2}
 """By default librdkafka pauses for a second when its prefetch queue is full, however soon it is consumed."""
+SMALL_BATCHES = {"linger.ms": 0, "batch.size": 16_384, "max.in.flight.requests.per.connection": 5}
 ONE_BY_ONE = {"linger.ms": 0, "batch.num.messages": 1}
 
 
@@ -99,6 +100,14 @@ def _produce_all(producer: Producer, job: Job) -> None:
 
 def produce_batched(job: Job) -> Phase:
     producer = connected_producer(job, BATCHED | {"delivery.report.only.error": True})
+    gauge = Gauge(job.broker_pids)
+    _produce_all(producer, job)
+    return gauge.stop(job.records)
+
+
+def produce_small_batches(job: Job) -> Phase:
+    """Send batches of the size and in the number that Java's producer has in flight by default."""
+    producer = connected_producer(job, SMALL_BATCHES | {"delivery.report.only.error": True})
     gauge = Gauge(job.broker_pids)
     _produce_all(producer, job)
     return gauge.stop(job.records)

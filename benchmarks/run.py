@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import (
+    bare,
     compaction,
     end_to_end,
     fetches,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Iterator[Figure]]] = {
     "latency": latency.measure,
     "end_to_end": end_to_end.measure,
     "throughput": throughput.measure,
+    "bare": bare.measure,
     "restart": restart.measure,
     "replication": replication.measure,
     "many_partitions": many_partitions.measure,

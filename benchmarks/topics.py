@@ -15,8 +15,10 @@ FLUSH_INTERVAL_MS = 1000
 _numbers = count(1)
 
 
-def create_topic(bootstrap: str, partitions: int, flush_policy: str, factor: int = 1) -> str:
-    name = f"bench-{next(_numbers)}"
+def create_topic(
+    bootstrap: str, partitions: int, flush_policy: str, factor: int = 1, name: str | None = None
+) -> str:
+    name = name or f"bench-{next(_numbers)}"
     config = {"flush.policy": flush_policy}
     if flush_policy == "interval":
         config["flush.ms"] = str(FLUSH_INTERVAL_MS)
