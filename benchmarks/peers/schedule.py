@@ -127,10 +127,6 @@ class Schedule:
         if not contender.fails_over and "leader_kill" in asked:
             asked.remove("leader_kill")
             self._miss(contender, "leader_kill", contender.cluster_note)
-        if contender.start_cluster is None:
-            for name in asked:
-                self._miss(contender, name, contender.cluster_note)
-            return
         if not asked:
             return
         self._note(f"{contender.name}, three servers: {', '.join(asked)}")

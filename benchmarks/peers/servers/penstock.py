@@ -43,12 +43,12 @@ def running(home: Path, settings: Sequence[str]) -> Iterator[Server]:
 
 @contextmanager
 def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
-    """Three brokers; etcd counts as a helper. `cluster up` takes no settings: the defaults are measured."""
-    assert not settings
+    """Three brokers; etcd counts as a helper."""
     kafka = free_row(2 * MEMBERS)  # each broker listens on the first port plus its number
     http = kafka + MEMBERS
     command = [_program(), "cluster", "up", "--brokers", str(MEMBERS), "--data-dir", str(home / "cluster")]
     command += ["--kafka-port", str(kafka), "--http-port", str(http)]
+    command += [word for setting in settings for word in ("--set", setting)]
     output = home / "output"
     with ExitStack() as stack:
         process = stack.enter_context(child(command, output, {"PYTHONDONTWRITEBYTECODE": ""}))

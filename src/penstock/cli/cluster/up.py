@@ -23,6 +23,10 @@ EXAMPLES = examples(
         "kill -9 $(cat penstock-cluster/broker-1/penstock.pid)",
     ),
     ("A broker that ends is started again", "penstock cluster up --restart"),
+    (
+        "Every broker with a setting that is not the default",
+        "penstock cluster up --set log.flush.policy=os",
+    ),
 )
 BROKERS_MAX = 64
 
@@ -55,6 +59,15 @@ def up(
     http_port: Annotated[
         int, typer.Option(metavar="PORT", min=1, max=65_535, help="For HTTP, of node 0.")
     ] = 8080,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of every broker, for this run. May be repeated. "
+            "`python -m penstock.config.reference` lists them.",
+        ),
+    ] = None,
     restart: Annotated[
         bool,
         typer.Option(
@@ -69,7 +82,8 @@ def up(
     from penstock.cli.local_cluster.plan import LocalClusterOptions
     from penstock.cli.main import EXIT_INTERRUPTED
 
-    with locked_folder(LocalClusterOptions(str(data_dir), brokers, kafka_port, http_port)) as plan:
+    options = LocalClusterOptions(str(data_dir), brokers, kafka_port, http_port, tuple(settings or ()))
+    with locked_folder(options) as plan:
         cluster = LocalCluster(plan, restarts=restart)
         asyncio.run(cluster.run())
     if cluster.was_killed:

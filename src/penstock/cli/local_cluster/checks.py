@@ -8,7 +8,7 @@ import importlib.util
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -57,6 +57,7 @@ def checked_plan(options: LocalClusterOptions) -> LocalClusterPlan:
     options = options._replace(folder=os.path.normpath(options.folder))
     known = record_in(options.folder)
     nodes = nodes_of(options, known)
+    _require_valid_settings(nodes)
     _require_no_cluster_runs(options.folder)
     program = etcd_program()
     if program is None:
@@ -73,6 +74,15 @@ def checked_plan(options: LocalClusterOptions) -> LocalClusterPlan:
     return LocalClusterPlan(
         options.folder, nodes, LocalEtcd(program, options.folder, *_etcd_ports(known, nodes))
     )
+
+
+def _require_valid_settings(nodes: Sequence[LocalBroker]) -> None:
+    """Raise ConfigError for settings with which no broker would start."""
+    from penstock.config.sources import load
+
+    if nodes[0].settings:
+        for node in nodes:
+            load({"data_dir": node.folder, "kafka": node.kafka, "http": node.http}, node.settings)
 
 
 def record_in(folder: str) -> ClusterRecord | None:

@@ -31,6 +31,8 @@ class LocalClusterOptions(NamedTuple):
     """None: the existing brokers, or three."""
     kafka_port: int
     http_port: int
+    settings: tuple[str, ...] = ()
+    """Settings of every broker, as "key=value"."""
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,7 @@ class LocalBroker(NamedTuple):
     folder: str
     kafka_port: int
     http_port: int
+    settings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -72,6 +75,7 @@ class LocalBroker(NamedTuple):
             *(sys.executable, "-m", "penstock", "serve"),
             *("--data-dir", self.folder, "--node-id", str(self.id)),
             *("--kafka", self.kafka, "--http", self.http, "--metadata", store),
+            *(word for setting in self.settings for word in ("--set", setting)),
         ]
 
 
@@ -136,6 +140,7 @@ def nodes_of(options: LocalClusterOptions, known: ClusterRecord | None) -> tuple
             f"{options.folder}/broker-{number}",
             options.kafka_port + number,
             options.http_port + number,
+            options.settings,
         )
         for number in range(count)
     )

@@ -49,6 +49,20 @@ def test_node_n_listens_on_the_ports_given_plus_n() -> None:
     assert nodes[2].pid_path == "here/broker-2/penstock.pid"
 
 
+def test_every_broker_gets_the_settings_that_were_given() -> None:
+    settings = ("log.flush.policy=os", "num.partitions=6")
+    for node in nodes_of(WISHES._replace(settings=settings), None):
+        command = " ".join(node.command("etcd://127.0.0.1:2379"))
+        assert command.endswith("--set log.flush.policy=os --set num.partitions=6")
+
+
+def test_a_setting_that_no_broker_takes_is_named_before_anything_starts(wishes: LocalClusterOptions) -> None:
+    said = refusal(wishes._replace(settings=("log.flush.policy=never",)), ConfigError)
+    assert "log.flush.policy" in said
+    assert "before_ack" in said
+    assert not os.path.exists(wishes.folder)
+
+
 def test_there_are_as_many_brokers_as_before_or_more() -> None:
     assert len(nodes_of(WISHES, None)) == 3
     assert len(nodes_of(WISHES, record(5))) == 5
