@@ -3,9 +3,9 @@
 A broker that gets no answer from other brokers reports them in a key of its own
 (broker/cluster/peer_reachability.py). Two brokers count as connected while neither of them reports the other.
 A leader whose followers report it cannot commit records, although its session lives: it still reaches the
-metadata store. It then hands leadership over to an in-sync replica to which more replicas are connected. If
-there is none, the leader removes the followers that report it from the ISR, as it would after
-replica.lag.time.max.ms, provided that the other members can go on without them.
+metadata store. It then hands leadership over to an in-sync replica, or an eligible leader (ELR), to which
+more replicas are connected. If there is none, the leader removes the followers that report it from the ISR,
+as it would after replica.lag.time.max.ms, provided that the other members can go on without them.
 
 The leader decides that itself, and about itself. So a leader that is paused, or too slow to answer, is not
 replaced because of a report: it decides nothing until it runs again, and by then it has the fetches of its
@@ -18,8 +18,8 @@ Rule 3: leadership moves, and a follower is removed, only if enough replicas for
         Otherwise the partition could not be written to afterwards either.
 Rule 4: a broker that could not be reached a moment ago does not lead just because it is the preferred leader:
         a connection that comes and goes would move leadership back each time.
-Rule 5: reports never make a decision safe, and are not compared. The elected replica is in the ISR of the
-        partition that the decision compares, so it has every committed record.
+Rule 5: reports never make a decision safe, and are not compared. The elected replica is in the ISR or the ELR
+        of the partition that the decision compares, so it has every committed record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from penstock.controller.partitions import TopicPartitionState, change_partition
 from penstock.host.metadata_store import ABSENT, Compare, Delete, Put, SessionId
 from penstock.metadata.cluster_image import ClusterImage, PartitionState, UnreachableBrokers
 from penstock.metadata.documents import UnreachableBrokersValue, encode_document
-from penstock.metadata.durability import min_isr
+from penstock.metadata.durability import eligible_leaders, min_isr
 from penstock.metadata.keys import ClusterKeys
 
 
@@ -116,18 +116,16 @@ def hand_over(
     Compares the partition and the sessions of this broker and of the elected one.
     """
     topic, state = partition
-    if state.leader != broker_id or contact.cut_off.isdisjoint(state.isr):
+    have_records = (*state.isr, *eligible_leaders(image, topic, state))
+    if state.leader != broker_id or contact.cut_off.isdisjoint(have_records):
         return None
-    connected = {node: _connected(image, state, node, broker_id, contact) for node in state.isr}
-    candidates = [node for node in state.isr if node == broker_id or _may_lead(image, node)]
-    # The first of the best in the order of the assignment.
-    best = max(
-        sorted(candidates, key=state.replicas.index),
-        key=lambda node: (len(connected[node]), node == broker_id),
-    )
+    may_lead = (node for node in state.replicas if node in have_records and _may_lead(image, node))
+    connected = {node: _connected(image, state, node, broker_id, contact) for node in (broker_id, *may_lead)}
+    # Of equals this broker, then an in-sync replica, then the first in the order of the assignment.
+    best = max(connected, key=lambda node: (len(connected[node]), node == broker_id, node in state.isr))
     if best == broker_id or len(connected[best]) < min_isr(image, topic, state):
         return None
-    isr = [node for node in state.isr if node in connected[best]]
+    isr = [node for node in (*state.isr, best) if node in connected[best]]
     draft = with_isr(image, topic, msgspec.structs.replace(state, leader=best), isr)
     return change_partition(image, topic, state, draft, *compare_sessions(image, (broker_id,)))
 

@@ -161,7 +161,11 @@ class ClusterFollowers:
 
     def _hand_over_decisions(self, contact: FollowerContact) -> list[Decision]:
         image, node_id = self._cluster.image, self._cluster.config.node.node_id
-        led = (self._known(partition) for partition in tuple(self._partitions) if partition.leading)
+        led = [
+            self._known(partition)
+            for partition in tuple(self._partitions)
+            if partition.leading is not None and partition.offline_error is None
+        ]
         found = (hand_over(image, known, node_id, contact) for known in led if known is not None)
         return [decision for decision in found if decision is not None]
 
