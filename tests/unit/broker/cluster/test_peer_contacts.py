@@ -11,7 +11,7 @@ REACHABLE_S = PEER_REACHABLE_MS / 1000
 
 
 class Contacts:
-    """Of a broker that follows broker 1, and is asked nothing by the others."""
+    """Contacts of a broker that follows broker 1, and no other one."""
 
     def __init__(self) -> None:
         self.contacts = PeerContacts()
