@@ -186,7 +186,7 @@ MUTANTS: Sequence[Mutant] = (
         REACHABILITY,
         "isr = [node for node in (*state.isr, best) if node in connected[best]]",
         "isr = [*state.isr, best]",
-        "tests/simulation/test_extras.py",
+        "tests/unit/controller/test_reachability.py",
     ),
     Mutant(
         "isolated_follower_stays_in_isr",
