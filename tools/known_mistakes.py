@@ -10,6 +10,7 @@ PARTITION = "replication/partition.py"
 FOLLOWING = "replication/following.py"
 LOG = "log/partition_log.py"
 DURABILITY = "metadata/durability.py"
+REACHABILITY = "controller/reachability.py"
 RECOVERY = "log/recovery.py"
 SWAP = "log/compaction/swap.py"
 CLEANER = "log/compaction/cleaner.py"
@@ -171,6 +172,49 @@ MUTANTS: Sequence[Mutant] = (
         DURABILITY,
         "is_another = live.directory_id != broker.directory_id or live.has_lost_all",
         "is_another = False",
+    ),
+    # Leaders that followers cannot reach
+    Mutant(
+        "isolated_leader_leads_on",
+        "broker/replication/cluster_followers.py",
+        "            if contact.cut_off:\n",
+        "            if False:\n",
+        "tests/simulation/test_extras.py",
+    ),
+    Mutant(
+        "new_leader_waits_for_the_isolated_one",
+        REACHABILITY,
+        "isr = [node for node in (*state.isr, best) if node in connected[best]]",
+        "isr = [*state.isr, best]",
+        "tests/unit/controller/test_reachability.py",
+    ),
+    Mutant(
+        "isolated_follower_stays_in_isr",
+        REACHABILITY,
+        "    return late\n\n\n",
+        "    return frozenset()\n\n\n",
+        "tests/simulation/test_extras.py",
+    ),
+    Mutant(
+        "leadership_goes_to_any_replica_in_reach",
+        REACHABILITY,
+        "for node in state.replicas if node in have_records and _may_lead(image, node))",
+        "for node in state.replicas if _may_lead(image, node))",
+        "tests/unit/controller/test_reachability.py",
+    ),
+    Mutant(
+        "leadership_moves_between_equals",
+        REACHABILITY,
+        "(len(connected[node]), node == broker_id, node in state.isr)",
+        "(len(connected[node]), node != broker_id, node in state.isr)",
+        "tests/unit/controller/test_reachability.py",
+    ),
+    Mutant(
+        "paused_leader_believes_reports_at_once",
+        "broker/replication/follower_contacts.py",
+        "FollowerContact(self._suspects & before, silent)",
+        "FollowerContact(self._suspects, silent)",
+        "tests/unit/broker/replication/test_follower_contacts.py",
     ),
     # Producers
     Mutant(

@@ -349,6 +349,16 @@ UPKEEP_IDLE_MS = 5 * SECOND_MS
 # The pause between attempts to reconnect to a peer; a lost connection is how a dead broker is detected early.
 PEER_PAUSE_MS = 20
 PEER_PAUSE_MS_MAX = 1 * SECOND_MS
+# Brokers check whether they reach each other: how often; how long a leader that a broker follows may be
+# silent before the broker sends a probe, and the time limit of one; the failed probes in a row after which
+# the broker reports the other one as unreachable, and how long probes must have succeeded before the report
+# is withdrawn. A leader ignores reports of followers whose last fetch is more recent than the last limit.
+PEER_CHECK_MS = 500
+PEER_SILENCE_MS_MAX = 1 * SECOND_MS
+PEER_PROBE_MS_MAX = 1 * SECOND_MS
+PEER_PROBE_FAILURES_MIN = 2
+PEER_REACHABLE_MS = 10 * SECOND_MS
+FOLLOWER_SILENCE_MS_MAX = 2 * SECOND_MS
 # Partitions that one request may reassign or elect leaders for, and how many of them share a transaction:
 # each compares itself and its topic; all together compare the term, the cluster-wide defaults and the elected
 # brokers.
@@ -495,6 +505,10 @@ METRICS_LINES_PER_CHUNK = 500
 assert 3 * BROKER_KEEP_MS <= BROKER_SESSION_MS < BROKER_JOIN_MS_MAX
 assert REPLICA_WAIT_MS < REPLICA_IDLE_WAIT_MS < REPLICA_FETCH_MS_MAX < REPLICA_LAG_MS_MAX
 assert BATCH_BYTES_MAX <= REPLICA_FETCH_BYTES_MAX
+# A leader under load is not probed all the time, and a follower is reported before its leader counts the last
+# fetch before the cut as recent.
+assert REPLICA_WAIT_MS < PEER_SILENCE_MS_MAX < FOLLOWER_SILENCE_MS_MAX
+assert FOLLOWER_SILENCE_MS_MAX < PEER_SILENCE_MS_MAX + PEER_PROBE_FAILURES_MIN * PEER_PROBE_MS_MAX
 
 # This many failures fit into the time that they are counted in, also those of a coordinator that reloads.
 assert READ_FAILURES_MAX * READ_FAILURES_APART_MS < READ_FAILURES_MS

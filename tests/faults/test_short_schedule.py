@@ -3,6 +3,7 @@
 Half a minute each: the cluster starts, bears load, recovers, and is read whole.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOT_POSSIBLE = 2
+CUT_S = 9.0
+"""How long a broker is cut off from the others."""
 
 
 def run(lab: str, *kinds: str) -> str:
@@ -33,6 +36,15 @@ def run(lab: str, *kinds: str) -> str:
 def test_a_cluster_keeps_its_promises_under_some_faults() -> None:
     told = run("namespaces", "disk full", "power loss of all")
     assert "anomalies      0" in told
+
+
+@pytest.mark.timeout(240)
+def test_writes_go_on_while_their_leader_is_cut_off_from_the_others() -> None:
+    told = run("namespaces", "cut off from brokers")
+    assert "anomalies      0" in told
+    found = re.search(r"cut off from brokers +1 +([0-9.]+)", told)
+    assert found is not None
+    assert float(found[1]) < CUT_S, "writes waited for the end of the cut"
 
 
 @pytest.mark.timeout(240)

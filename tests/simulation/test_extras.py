@@ -7,9 +7,11 @@ from penstock.metadata.cluster_image import GROUP_TOPIC
 from penstock.sim.cluster.checks.compacted_ledger import CompactedLedger
 from penstock.sim.cluster.cluster import CROWD_TOPIC, SimCluster
 from penstock.sim.cluster.extras import CROWD, NO_EXTRAS, WITHOUT_OF_EXTRAS, Extras
+from penstock.sim.cluster.faults.isolation import CHECKED
 from penstock.sim.cluster.plan import (
     FIRST_OF_DELETIONS,
     FIRST_OF_EXTRAS,
+    FIRST_OF_ISOLATIONS,
     KINDS_OF_EXTRAS,
     Fault,
     FaultKind,
@@ -78,14 +80,27 @@ def test_power_takes_what_only_memory_had_and_others_have_it() -> None:
 def test_a_plan_without_extras_has_no_faults_of_theirs() -> None:
     rots = next(plan for plan in map(draw_plan, range(1, 100)) if plan.extras.rots)
     crashes = next(plan for plan in map(draw_plan, range(1, 100)) if plan.extras.crashes_at_deletions)
+    isolates = next(plan for plan in map(draw_plan, range(1, 100)) if plan.extras.isolates)
     for plan, kind, name in (
         (rots, FaultKind.ROT, "rot"),
         (crashes, FaultKind.DELETION_CRASH, "deletion-crashes"),
         (crashes, FaultKind.DELETION_CRASH, "deletions"),
+        (isolates, FaultKind.ISOLATE, "isolations"),
     ):
         assert any(fault.kind is kind for fault in plan.faults)
         assert not any(fault.kind is kind for fault in plan.without(name).faults)
         assert not any(fault.kind in KINDS_OF_EXTRAS for fault in plan.without("extras").faults)
+
+
+@pytest.mark.parametrize("brokers", [3, 4, 5])
+@pytest.mark.parametrize("lag_ms", [1_000, 30_000])
+def test_writes_go_on_while_a_leader_reaches_no_other_broker(brokers: int, lag_ms: int) -> None:
+    """A violation is raised for a producer that waits for long. With a short lag the leader has removed its
+    followers from the in-sync replicas before they report it."""
+    quiet = draw_plan(SEED, brokers=brokers, seconds=30.0)._replace(lag_ms=lag_ms, partitions=3)
+    isolation = Fault(FIRST_OF_ISOLATIONS, FaultKind.ISOLATE, 6.0, 1.0, (1,))
+    cluster = run_cluster(quiet._replace(faults=(isolation,), changes_minimum=False, extras=NO_EXTRAS))
+    assert cluster.fault_counts[CHECKED] == 1
 
 
 @pytest.mark.parametrize("number", range(6))

@@ -15,6 +15,8 @@ Rule 4: while a broker that has the committed records has a session and only wai
         an unclean election, must hold at the moment the decision commits (`partitions.change_partition`).
 Rule 5: a replica whose copy is damaged leaves the ISR and the ELR by its own decision (`withdraw`), as long
         as an admitted broker is left in one of them.
+Rule 6: of several candidates the one leads that most replicas of the partition can reach
+        (`reachability.py`). A broker that some of them cannot reach is not elected because it is preferred.
 """
 
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ import msgspec
 
 from penstock.controller.decision import Decision, compare_sessions, compare_term
 from penstock.controller.partitions import TopicPartitionState, change_partition, existing_partition, with_isr
+from penstock.controller.reachability import has_stable_connections, out_of_reach
 from penstock.errors import ApiError, ErrorCode
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage, PartitionState, Topic, without
 from penstock.metadata.durability import allows_unclean_election, eligible_leaders, has_acknowledged_records
@@ -85,6 +88,9 @@ def elect_preferred_leader(image: ClusterImage, partition: TopicPartitionState) 
     topic, state = partition
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or not _may_lead(image, preferred):
+        return None
+    # Followers of the preferred leader could not fetch from it, and it would hand leadership over again.
+    if not has_stable_connections(image, state, preferred):
         return None
     return change_partition(image, topic, state, _with_leader(state, preferred), *compare_term(image))
 
@@ -175,6 +181,9 @@ def _preferred(image: ClusterImage, name: str, state: PartitionState) -> Partiti
     if preferred not in state.isr or not _may_lead(image, preferred):
         detail = f"Broker {preferred} is not in sync, is fenced, or is being drained."
         raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, detail)
+    if apart := out_of_reach(image, state, preferred):
+        detail = f"Broker {preferred} and brokers {sorted(apart)} cannot reach each other."
+        raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, detail)
     return _with_leader(state, preferred)
 
 
@@ -234,9 +243,13 @@ def _with_leader(draft: PartitionState, leader: int) -> PartitionState:
 
 def _first_in_assignment(image: ClusterImage, state: PartitionState, candidates: Iterable[int]) -> int:
     chosen = set(candidates)
-    # Draining brokers last. `min` keeps the order of the assignment among the rest.
+    # Draining brokers last, then those that other replicas cannot reach. `min` keeps the order of the
+    # assignment among the rest.
     in_order = [node for node in state.replicas if node in chosen]
-    return min(in_order, key=lambda node: image.brokers[node].is_draining)
+    return min(
+        in_order,
+        key=lambda node: (image.brokers[node].is_draining, len(out_of_reach(image, state, node))),
+    )
 
 
 def _may_lead(image: ClusterImage, node: int) -> bool:

@@ -23,6 +23,7 @@ from penstock.controller.broker_lifecycle import drain, drain_by_operator, is_dr
 from penstock.controller.cluster_summary import ClusterSummary, broker_state, survey
 from penstock.controller.decision import Decide
 from penstock.controller.partitions import TopicPartitionState
+from penstock.controller.reachability import unreachable_for
 from penstock.controller.reassignment import Reassignment, reassign
 from penstock.errors import ApiError, ErrorCode
 from penstock.http.errors import HttpError, json_reply
@@ -114,6 +115,7 @@ def _broker(image: ClusterImage, found: ClusterSummary, broker_id: int) -> JsonO
         "leads": load.leads,
         "holds": load.holds,
         "is_drained": broker.is_draining and is_drained(image, broker_id),
+        "cannot_reach": sorted(unreachable_for(image, broker_id)),
     }
 
 

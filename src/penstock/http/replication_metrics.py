@@ -7,6 +7,7 @@ some have problems; `penstock cluster status` lists them.
 from collections.abc import Iterator
 
 from penstock.broker.cluster.metadata_service import MetadataService
+from penstock.controller.reachability import unreachable_for
 from penstock.http.prometheus import GAUGE, Metric, Sample, gauge
 from penstock.replication.partition import Partition
 
@@ -70,7 +71,13 @@ def cluster_metrics(cluster: MetadataService, now: float) -> Iterator[Metric]:
         ("state",),
         [Sample((state,), count) for state, count in states.items()],
     )
-    is_ours = image.controller_id == cluster.config.node.node_id
+    node_id = cluster.config.node.node_id
+    yield gauge(
+        "penstock_brokers_unreachable",
+        "Brokers that this broker cannot reach.",
+        len(unreachable_for(image, node_id)),
+    )
+    is_ours = image.controller_id == node_id
     yield gauge("penstock_controller", "1 on the broker that is the controller.", int(is_ours))
     yield gauge(
         "penstock_partitions_without_leader",

@@ -21,6 +21,7 @@ from penstock.metadata.documents import (
     OverridesValue,
     PartitionValue,
     ProducerIdsValue,
+    UnreachableBrokersValue,
 )
 from penstock.types import TopicId
 
@@ -96,6 +97,10 @@ class BrokerRegistration(BrokerValue, frozen=True, kw_only=True):
         return self.is_embedded or (self.live is not None and self.live.epoch == self.admitted_epoch)
 
 
+class UnreachableBrokers(UnreachableBrokersValue, frozen=True, kw_only=True):
+    revision: int
+
+
 class Controller(ControllerValue, frozen=True, kw_only=True):
     term: int
     """The revision of the controller's key."""
@@ -143,6 +148,9 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions that do not count, or do not count yet."""
     sessions: Mapping[int, BrokerSession] = {}
     """Sessions of every session key, also those of brokers that are not registered."""
+    unreachable: Mapping[int, UnreachableBrokers] = {}
+    """Reports of brokers that cannot reach others, by the broker that reports. Which of them count:
+    `controller/reachability.py`."""
 
     @property
     def is_embedded(self) -> bool:

@@ -120,6 +120,17 @@ class BrokerSessionValue(MetadataValue, frozen=True):
     """By topic id: the partitions that the broker once held, and no longer holds."""
 
 
+class UnreachableBrokersValue(MetadataValue, frozen=True):
+    """Brokers that one broker cannot reach, tied to the session of the broker that reports them."""
+
+    broker_epoch: Natural
+    """The broker epoch of the broker that reports."""
+    brokers: Mapping[Natural, Natural]
+    """By the id of a broker that cannot be reached: its broker epoch."""
+    recovering: Mapping[Natural, Natural] = {}
+    """The same of brokers that can be reached again, and could not a moment ago."""
+
+
 class ControllerValue(MetadataValue, frozen=True):
     """The current controller, tied to its session. The revision of this document is the controller's term."""
 

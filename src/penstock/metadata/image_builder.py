@@ -38,6 +38,7 @@ from penstock.metadata.cluster_image import (
     PartitionStates,
     ProducerIds,
     Topic,
+    UnreachableBrokers,
     metric_name,
 )
 from penstock.metadata.documents import MetadataValue, PartitionValue, TopicValue, decode_as, decode_document
@@ -52,6 +53,7 @@ from penstock.metadata.keys import (
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
+    UnreachableBrokersKey,
     topic_id_from_text,
 )
 from penstock.types import TopicId
@@ -102,6 +104,7 @@ class _Draft:
         self._sessions: dict[int, BrokerSession | None] = {}
         self._broker_overrides: dict[int | None, Overrides | None] = {}
         self._group_overrides: dict[str, Overrides | None] = {}
+        self._unreachable: dict[int, UnreachableBrokers | None] = {}
         self._controller = image.controller
         self._producer_ids = image.producer_ids
         self._features = image.features
@@ -129,6 +132,8 @@ class _Draft:
                 self._brokers[broker_id] = read(BrokerRegistration, id=broker_id, revision=revision)
             case BrokerSessionKey(broker_id):
                 self._sessions[broker_id] = read(BrokerSession, epoch=revision)
+            case UnreachableBrokersKey(broker_id):
+                self._unreachable[broker_id] = read(UnreachableBrokers, revision=revision)
             case ControllerKey():
                 self._controller = read(Controller, term=revision)
             case BrokerConfigKey(broker_id):
@@ -155,6 +160,7 @@ class _Draft:
             before,
             revision=revision,
             controller=self._controller,
+            unreachable=_merged(before.unreachable, self._unreachable),
             broker_overrides=_merged(before.broker_overrides, self._broker_overrides),
             group_overrides=_merged(before.group_overrides, self._group_overrides),
             producer_ids=self._producer_ids,

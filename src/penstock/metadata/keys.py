@@ -5,6 +5,7 @@
     /penstock/{cluster_id}/partitions/{topic_id}/{index}
     /penstock/{cluster_id}/brokers/{id}
     /penstock/{cluster_id}/live/{id}
+    /penstock/{cluster_id}/unreachable/{id}     what broker {id} cannot reach
     /penstock/{cluster_id}/controller
     /penstock/{cluster_id}/configs/broker/{id or "default"}
     /penstock/{cluster_id}/configs/group/{group_id}
@@ -84,6 +85,12 @@ class BrokerSessionKey(NamedTuple):
     broker_id: int
 
 
+class UnreachableBrokersKey(NamedTuple):
+    """Exists while this broker reports other brokers as unreachable, and has its session."""
+
+    broker_id: int
+
+
 class ControllerKey(NamedTuple):
     pass
 
@@ -110,6 +117,7 @@ MetadataKey = (
     | PartitionKey
     | BrokerKey
     | BrokerSessionKey
+    | UnreachableBrokersKey
     | ControllerKey
     | BrokerConfigKey
     | GroupConfigKey
@@ -148,6 +156,9 @@ class ClusterKeys:
     def live(self, broker_id: int) -> str:
         return f"{self.prefix}live/{broker_id}"
 
+    def unreachable(self, broker_id: int) -> str:
+        return f"{self.prefix}unreachable/{broker_id}"
+
     def broker_config(self, broker_id: int | None) -> str:
         return f"{self.prefix}configs/broker/{BROKER_DEFAULT if broker_id is None else broker_id}"
 
@@ -180,6 +191,8 @@ class ClusterKeys:
                 return BrokerKey(_number(broker_id))
             case ["live", broker_id]:
                 return BrokerSessionKey(_number(broker_id))
+            case ["unreachable", broker_id]:
+                return UnreachableBrokersKey(_number(broker_id))
             case ["controller"]:
                 return ControllerKey()
             case ["configs", "broker", broker_id]:
@@ -192,7 +205,7 @@ class ClusterKeys:
                 return FeaturesKey()
             case ["partitions" | "topics" | "brokers" | "live" | "controller", *_]:
                 raise ValueError("it has the wrong number of parts")
-            case ["producer_ids" | "features", *_] | ["configs", "broker" | "group", *_]:
+            case ["producer_ids" | "features" | "unreachable", *_] | ["configs", "broker" | "group", *_]:
                 raise ValueError("it has the wrong number of parts")
         return None
 

@@ -282,12 +282,19 @@ class LeaderRole:
 
     # Proposals
 
-    def propose_shrink(self, log_end: Offset, now: float, lag_ms_max: int) -> IsrProposal | None:
-        """Propose an ISR without the followers that have been behind for too long. Called periodically."""
+    def propose_shrink(
+        self, log_end: Offset, now: float, lag_ms_max: int, unreachable: frozenset[int] = frozenset()
+    ) -> IsrProposal | None:
+        """Propose an ISR without the followers that have been behind for too long. Called periodically.
+
+        `unreachable`: members that cannot fetch from this leader, and are removed at once.
+        """
         if self._proposal is not None:
             return None
         late = {
-            member for member in self._state.isr if self._is_lagging(member, log_end, now, lag_ms_max / 1000)
+            member
+            for member in self._state.isr
+            if member in unreachable or self._is_lagging(member, log_end, now, lag_ms_max / 1000)
         }
         return self._propose(set(self._state.isr) - late, {}) if late else None
 

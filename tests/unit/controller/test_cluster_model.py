@@ -18,10 +18,12 @@ from penstock.controller.broker_lifecycle import drain, fence
 from penstock.controller.configs import alter_broker_config, alter_topic_config
 from penstock.controller.decision import Decision, batched, merged
 from penstock.controller.elections import ElectionType, elect, repair_leadership
+from penstock.controller.reachability import FollowerContact, PeerReport, hand_over, report_unreachable
 from penstock.controller.reassignment import Reassignment, cancel, reassign
 from penstock.controller.topics import grow_topic
 from penstock.controller.upkeep import UpkeepStep, deferrable_work, urgent_work
 from penstock.errors import ApiError
+from penstock.host.metadata_store import SessionId
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
 from tests.unit.controller.cluster_model import (
     CHANGES_MAX,
@@ -149,6 +151,30 @@ class AnythingHappens(RuleBasedStateMachine):
     def drain(self, node: int, is_draining: bool, late: bool) -> None:
         node = self.process(node).id
         self.ask(lambda image: drain(image, node, is_draining=is_draining), late=late)
+
+    @rule(node=nodes, others=st.sets(nodes), late=st.booleans())
+    def report(self, node: int, others: set[int], late: bool) -> None:
+        """A broker cannot reach these. It may be wrong."""
+        process, image = self.process(node), self.cluster.image
+        if self.cluster.is_admitted_process(process.id):
+            unreachable = sorted(
+                (other, image.brokers[other].broker_epoch) for other in others & image.admitted
+            )
+            report = PeerReport(unreachable[:2], unreachable[2:])
+            session = SessionId(process.session)
+            self.ask(lambda image: report_unreachable(image, process.id, session, report), late=late)
+
+    @rule(name=names, silent=st.sets(nodes), hears_of_all=st.booleans(), late=st.booleans())
+    def hand_over(self, name: tuple[str, int], silent: set[int], hears_of_all: bool, late: bool) -> None:
+        """The leader does not hear from these, and most of them say that they cannot reach it."""
+        image, state = self.cluster.image, self.cluster.state(*name)
+        if not self.cluster.is_led(name):
+            return
+        cut_off = frozenset(silent if hears_of_all else sorted(silent)[1:])
+        contact = FollowerContact(cut_off, frozenset(silent))
+        decision = hand_over(image, (image.topics[name[0]], state), state.leader, contact)
+        if decision is not None:
+            self.send(PendingDecision(decision, image.revision), late)
 
     # The controller
 

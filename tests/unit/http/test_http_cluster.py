@@ -43,6 +43,7 @@ async def test_the_page_tells_of_brokers_and_of_topics_at_risk(client: Any) -> N
         "leads": page["brokers"][0]["holds"],
         "holds": page["brokers"][0]["holds"],
         "is_drained": False,
+        "cannot_reach": [],
     }
     assert sum(broker["leads"] for broker in page["brokers"]) == 4
     assert page["topics_at_risk"] == [{"topic": "t", "reason": "one replica"}]

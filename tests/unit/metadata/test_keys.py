@@ -15,6 +15,7 @@ from penstock.metadata.keys import (
     PartitionKey,
     ProducerIdsKey,
     TopicKey,
+    UnreachableBrokersKey,
     acceptable_topic_id,
     topic_id_from_text,
     topic_id_text,
@@ -65,6 +66,7 @@ def test_the_other_keys_read_back() -> None:
     assert KEYS.parse(KEYS.group_config("a/b ü")) == GroupConfigKey("a/b ü")
     assert KEYS.parse(KEYS.producer_ids) == ProducerIdsKey()
     assert KEYS.parse(KEYS.live(7)) == BrokerSessionKey(7)
+    assert KEYS.parse(KEYS.unreachable(7)) == UnreachableBrokersKey(7)
     assert KEYS.parse(KEYS.controller) == ControllerKey()
 
 
@@ -87,6 +89,8 @@ def test_keys_of_other_parts_are_passed_over() -> None:
         "brokers/1/live",
         "live/01",
         "live",
+        "unreachable/01",
+        "unreachable",
         "controller/1",
         "configs/broker/",
         "configs/broker/1/2",

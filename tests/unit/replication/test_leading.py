@@ -211,6 +211,14 @@ def test_who_is_behind_for_too_long_leaves_and_who_is_at_the_end_stays() -> None
     assert leader.propose_shrink(Offset(100), 500.0, LAG_MS) == IsrProposal((1, 2), {}, version=7)
 
 
+def test_who_cannot_fetch_leaves_at_once_also_from_the_end_of_the_log() -> None:
+    leader = leading()
+    fetch(leader, 2, 100, end=100, now=1.0)
+    fetch(leader, 3, 100, end=100, now=1.0)
+    proposal = leader.propose_shrink(Offset(100), 1.5, LAG_MS, frozenset({3, 9}))
+    assert proposal == IsrProposal((1, 2), {}, version=7)
+
+
 def test_silence_counts_from_when_there_was_something_to_fetch() -> None:
     leader = leading((1, 2))
     fetch(leader, 2, 100, end=100, now=1.0)

@@ -62,7 +62,7 @@ class Scene(SimCluster):
 
     async def write(self) -> None:
         """Until something more is acknowledged."""
-        (producer,) = self._producers
+        (producer,) = self.producers
         before = producer.acknowledged
         await self._wait_until(lambda: producer.acknowledged > before, 30, "a batch is acknowledged")
 

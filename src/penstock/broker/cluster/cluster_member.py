@@ -7,6 +7,7 @@
     followers          replication from this broker to its followers
     damaged            repair of damaged replicas on this broker
     peer lease check   whether this broker was fenced while it cannot reach the store
+    reachability       reports of brokers that this broker cannot reach
 
 Start: register, serve, and wait for admission. Stop: request to be drained, wait until other brokers lead the
 partitions of this broker, end the session while everything still works, and then stop like a single broker.
@@ -24,6 +25,7 @@ from penstock.broker.cluster.controller_loop import ControllerLoop
 from penstock.broker.cluster.failure_detector import FailureDetector
 from penstock.broker.cluster.membership import ClusterMembership, registration
 from penstock.broker.cluster.peer_lease_check import PeerLeaseCheck
+from penstock.broker.cluster.peer_reachability import PeerReachability
 from penstock.broker.cluster.store_identity import require_same_history, store_progress_of
 from penstock.broker.replication.cluster_followers import ClusterFollowers
 from penstock.broker.replication.damaged_replicas import DamagedReplicas
@@ -119,6 +121,7 @@ class ClusterMember:
         self._peer_lease_check = PeerLeaseCheck(
             cluster, self.membership, shared.admission, broker.storage.partitions, link, log
         )
+        self._reachability = PeerReachability(cluster, self.membership, self.fetchers, log)
         self.followers = ClusterFollowers(
             cluster, broker.storage.partitions, own_epoch, self._tasks, environment.clock, log
         )
@@ -152,6 +155,7 @@ class ClusterMember:
         tasks.start(self.controller_loop.run(), "controller")
         tasks.start(self.followers.run(), "followers")
         tasks.start(self._peer_lease_check.run(self._config.node.node_id), "witnesses")
+        tasks.start(self._reachability.run(), "reachability")
         tasks.start(self._leave_if_the_disk_fails(), "disk")
         inventory = InventoryKeeper(self._directory, self._broker.storage, self._log)
         tasks.start(inventory.run(), "inventory")

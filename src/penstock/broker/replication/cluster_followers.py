@@ -4,6 +4,9 @@ The partition records each follower fetch (replication/leading.py). When a fetch
 ISR, or a follower has lagged for too long, the leader makes a proposal, and this module passes it on to
 `isr_updates.py`, which commits it. That does not delay other work of this broker.
 
+A leader that followers report as unreachable (controller/reachability.py) hands leadership over, or proposes
+an ISR without them.
+
 Rule 1: a broker that is draining, or is not admitted, is never proposed for an ISR.
 Rule 2: a fetch counts only if the fetching process holds the broker's session, as the image shows it. A
         process that was suspended past its session continues to fetch under its old broker epoch. Its log
@@ -12,12 +15,23 @@ Rule 2: a fetch counts only if the fetching process holds the broker's session, 
 
 import asyncio
 
+from penstock.broker.cluster.controller_loop import commit_by_halves
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.data.fetch_reader import FetchParams
+from penstock.broker.replication.follower_contacts import FollowerContacts
 from penstock.broker.replication.isr_updates import IsrUpdates, OwnBrokerEpoch
 from penstock.broker.replication.leadership_check import LeadershipCheck
+from penstock.controller.decision import Decision, batched
+from penstock.controller.partitions import TopicPartitionState
+from penstock.controller.reachability import (
+    FollowerContact,
+    hand_over,
+    removable_followers,
+    reporters_of,
+)
 from penstock.errors import ApiError, ErrorCode
 from penstock.host.clock import Clock
+from penstock.host.metadata_store import StoreRejected, StoreUnavailable
 from penstock.host.tasks import Tasks
 from penstock.limits import REPLICA_LAG_CHECK_MS
 from penstock.metadata.cluster_image import NO_NODE, ClusterImage
@@ -42,18 +56,22 @@ class ClusterFollowers:
         self._cluster = cluster
         self._partitions = partitions
         self._clock = clock
+        self._log = log
+        self._contacts = FollowerContacts()
         self._isr_updates = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
         self.leadership_confirmed = LeadershipCheck(cluster, tasks, clock).leadership_confirmed
 
     def require_session(self, broker_id: int, broker_epoch: int) -> None:
+        """Called when a fetch arrives."""
         require_session(self._cluster.image, broker_id, broker_epoch)
+        self._contacts.fetched(broker_id, self._clock.monotonic())
 
     def fetched(
         self, partition: Partition, params: FetchPartition, sender: FetchParams
     ) -> EpochEndOffset | None:
         image = self._cluster.image
         # Checked again: the fetch may have waited for records while the follower's session ended.
-        self.require_session(sender.replica_id, sender.replica_epoch)
+        require_session(image, sender.replica_id, sender.replica_epoch)
         fetched = FollowerFetchState(
             sender.replica_id,
             sender.replica_epoch,
@@ -91,20 +109,70 @@ class ClusterFollowers:
         return max(near, key=leading.acknowledged_end, default=NO_NODE)
 
     async def run(self) -> None:
-        """The task that proposes to remove lagging followers from ISRs."""
+        """The task that proposes to remove lagging followers from ISRs, and hands leadership over."""
         while True:
             await asyncio.sleep(REPLICA_LAG_CHECK_MS / 1000)
             if self._cluster.store_unavailable_since is not None:
                 continue  # no ISR can change without the store
-            now, lag_ms_max = self._clock.monotonic(), self._cluster.config.replication.lag_ms_max
-            for partition in tuple(self._partitions):
-                if partition.leading is None or partition.offline_error is not None:
-                    continue
-                # Until this proposal has an outcome, the removed follower still counts (maximal ISR): the
-                # high watermark does not advance without it before the store has committed the smaller ISR.
-                proposal = partition.leading.propose_shrink(partition.log.log_end_offset, now, lag_ms_max)
-                if proposal is not None:
-                    self._isr_updates.propose(partition, proposal)
+            contact = self._check_contact()
+            if contact.cut_off:
+                await self._hand_over(contact)
+            self._propose_shrinks(contact)
+
+    def _propose_shrinks(self, contact: FollowerContact) -> None:
+        now, lag_ms_max = self._clock.monotonic(), self._cluster.config.replication.lag_ms_max
+        for partition in tuple(self._partitions):
+            if partition.leading is None or partition.offline_error is not None:
+                continue
+            unreachable, known = frozenset[int](), self._known(partition) if contact.cut_off else None
+            if known is not None:
+                unreachable = removable_followers(self._cluster.image, known, contact)
+            # Until this proposal has an outcome, the removed follower still counts (maximal ISR): the
+            # high watermark does not advance without it before the store has committed the smaller ISR.
+            proposal = partition.leading.propose_shrink(
+                partition.log.log_end_offset, now, lag_ms_max, unreachable
+            )
+            if proposal is not None:
+                self._isr_updates.propose(partition, proposal)
+
+    # Followers that cannot reach this broker
+
+    def _check_contact(self) -> FollowerContact:
+        image, node_id = self._cluster.image, self._cluster.config.node.node_id
+        reporters = reporters_of(image, node_id)
+        return self._contacts.check(image.admitted - {node_id}, reporters, self._clock.monotonic())
+
+    async def _hand_over(self, contact: FollowerContact) -> None:
+        """Elect other leaders of the partitions that followers cannot fetch from this broker."""
+        decisions = self._hand_over_decisions(contact)
+        if not decisions:
+            return
+        self._log.warning(
+            "leader.hands_over",
+            partitions=len(decisions),
+            cut_off_from=",".join(map(str, sorted(contact.cut_off))),
+        )
+        try:
+            for group in batched(decisions, self._cluster.changes_max):
+                await commit_by_halves(self._cluster.commit_once, group)
+        except (StoreUnavailable, StoreRejected, ApiError) as problem:
+            # The next check decides again, on what the image shows by then.
+            self._log.warning("leader.not_handed_over", reason=str(problem))
+
+    def _hand_over_decisions(self, contact: FollowerContact) -> list[Decision]:
+        image, node_id = self._cluster.image, self._cluster.config.node.node_id
+        led = [
+            self._known(partition)
+            for partition in tuple(self._partitions)
+            if partition.leading is not None and partition.offline_error is None
+        ]
+        found = (hand_over(image, known, node_id, contact) for known in led if known is not None)
+        return [decision for decision in found if decision is not None]
+
+    def _known(self, partition: Partition) -> TopicPartitionState | None:
+        """The partition in the image; None: it was deleted."""
+        topic, index = self._cluster.image.topics_by_id.get(partition.topic_id), partition.name.partition
+        return None if topic is None or index >= len(topic.partitions) else (topic, topic.partitions[index])
 
 
 def require_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> None:

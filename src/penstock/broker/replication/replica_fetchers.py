@@ -95,6 +95,8 @@ class ReplicaFetchers:
         self._idle: set[Replica] = set()
         """Replicas that the second session of their leader fetches."""
         self.node_id = cluster.config.node.node_id
+        self.answered_at: dict[int, float] = {}
+        """By leader id: when it last answered a fetch, in the time of the event loop."""
         self._throttle = Throttle()
         self.report = report_failure(log)
 
@@ -166,6 +168,10 @@ class ReplicaFetchers:
             fetcher = self.by_leader[key] = LeaderFetcher(key, self)
             self._tasks.start(fetcher.run(), f"fetch from broker {key.leader_id}")
         return fetcher
+
+    def leader_ids(self) -> frozenset[int]:
+        """The brokers that this broker fetches from."""
+        return frozenset(key.leader_id for key, fetcher in self.by_leader.items() if len(fetcher.session))
 
     def address_of(self, broker_id: int) -> Address | None:
         """The address of a live broker; None if the broker is not alive or lacks the listener."""
@@ -289,6 +295,7 @@ class LeaderFetcher:
             finally:
                 self._client = None
             self._last_logged = ""
+            fetchers.answered_at[self._leader_id] = asyncio.get_running_loop().time()
             await self.process_response(response)
             self._sort_out()
 

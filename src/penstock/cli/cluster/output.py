@@ -28,6 +28,7 @@ def print_status(document: JsonObject) -> None:
     if (reason := document["metadata_store_unavailable"]) is not None:
         typer.echo(f"the metadata store is unavailable: nothing can be changed now ({reason})")
     table(("BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "HOLDS"), [_broker_row(each) for each in brokers])
+    _print_unreachable(brokers)
     for key, title in _PARTITION_PROBLEMS:
         _print_partitions(title, document[key])
     _print_damage(document.get("damaged_here"))
@@ -38,6 +39,14 @@ def _broker_row(broker: JsonObject) -> tuple[Cell, ...]:
     address = next(iter(broker["addresses"].values()), None)
     state = "drained" if broker["is_drained"] else broker["state"]
     return broker["id"], address, broker["rack"] or "-", state, broker["leads"], broker["holds"]
+
+
+def _print_unreachable(brokers: Sequence[JsonObject]) -> None:
+    for broker in brokers:
+        # A broker of an earlier release does not report this.
+        if others := broker.get("cannot_reach"):
+            brokers_text = "broker" if len(others) == 1 else "brokers"
+            typer.echo(f"broker {broker['id']} cannot reach {brokers_text} {ids_text(others)}")
 
 
 def _print_partitions(title: str, found: JsonObject) -> None:

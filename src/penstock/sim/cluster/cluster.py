@@ -83,7 +83,7 @@ class SimCluster:
         """By fault, and by other things that a run causes: how often it had an effect."""
         self._violation: InvariantViolation | None = None
         self._ended: asyncio.Future[None]
-        self._producers: list[SimProducer] = []
+        self.producers: list[SimProducer] = []
         self.clients: list[KafkaClient] = []
         self.administrator = Administrator(self)
 
@@ -233,7 +233,7 @@ class SimCluster:
         made: list[SimProducer | CarelessProducer | PartitionReader | SimGroupMember] = []
         for number in range(plan.idempotent):
             producer = SimProducer(self, f"producer-{number}", *places[number % len(places)])
-            self._producers.append(producer)
+            self.producers.append(producer)
             made.append(producer)
         if plan.extras.crowd:
             wanderer = CarelessProducer(self, "wanderer", CROWD_TOPIC, range(plan.extras.crowd))
@@ -255,7 +255,7 @@ class SimCluster:
     def _producers_of_crowd(self) -> list[SimProducer]:
         indexes = self.random("crowd").sample(range(self.plan.extras.crowd), PRODUCERS_OF_CROWD)
         made = [SimProducer(self, f"crowd-{index}", CROWD_TOPIC, index) for index in indexes]
-        self._producers += made
+        self.producers += made
         return made
 
     # Checks
@@ -274,7 +274,7 @@ class SimCluster:
             for topic in image.topics.values()
             for state in topic.partitions
         ]
-        busy = [producer.name for producer in self._producers if not producer.is_idle]
+        busy = [producer.name for producer in self.producers if not producer.is_idle]
         return f"admitted {sorted(image.admitted)}, {'; '.join(partitions)}; unacknowledged: {busy}"
 
     def is_fully_replicated(self) -> bool:
@@ -373,12 +373,12 @@ class SimCluster:
         if self.plan.changes_minimum or self.plan.extras.deposes:
             for name in self.topics:
                 await administrator.retry(partial(administrator.set_minimum, name, 2))
-        counts = [producer.acknowledged for producer in self._producers]
+        counts = [producer.acknowledged for producer in self.producers]
 
         def all_write() -> bool:
             return all(
                 producer.acknowledged > before
-                for producer, before in zip(self._producers, counts, strict=True)
+                for producer, before in zip(self.producers, counts, strict=True)
             )
 
         await self._check_bit_rot_is_found()
@@ -386,11 +386,11 @@ class SimCluster:
         self.is_producing = False
         await faults.restart_damaged()
         await self._wait_until(
-            lambda: all(producer.is_idle for producer in self._producers) and self.is_fully_replicated(),
+            lambda: all(producer.is_idle for producer in self.producers) and self.is_fully_replicated(),
             ends_at - self.loop.now + 10,
             "all replicas are in sync again",
         )
-        self.acknowledged = sum(producer.acknowledged for producer in self._producers)
+        self.acknowledged = sum(producer.acknowledged for producer in self.producers)
 
     async def _validate(self) -> None:
         await asyncio.sleep(2)  # followers receive the last high watermark

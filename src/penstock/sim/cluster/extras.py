@@ -18,6 +18,7 @@ WITHOUT_OF_EXTRAS: Final[dict[str, dict[str, Any]]] = {
     "flush-os": {"flushes_before_ack": True},
     "rot": {"rots": False},
     "deposals": {"deposes": False},
+    "isolations": {"isolates": False},
     "classic": {"classic": 0},
     "crowd": {"crowd": 0},
     "job-steps": {"job_steps": 0.0},
@@ -42,6 +43,8 @@ class Extras(NamedTuple):
     """Bits flip on platters."""
     deposes: bool = False
     """Leaders are deposed and reinstated. At times one in-sync replica must suffice for that."""
+    isolates: bool = False
+    """Leaders are cut off from the other brokers alone."""
     classic: int = 0
     """The number of group members that use the classic protocol."""
     is_all_classic: bool = False
@@ -99,6 +102,7 @@ def draw_extras(seed: int, *, changes_minimum: bool, wipes: bool) -> Extras:
         flushes_before_ack=flushes_before_ack,
         deposes=deposes,
         rots=random("rot").random() < 0.35 and not changes_minimum and not deposes and flushes_before_ack,
+        isolates=random("isolations").random() < 0.25,
         classic=classic.choice((0, 0, 0, 0, 1, 2, 3)),
         is_all_classic=classic.random() < 0.4,
         crowd=CROWD if random("crowd").random() < 0.04 else 0,

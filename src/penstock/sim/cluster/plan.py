@@ -91,6 +91,8 @@ class FaultKind(StrEnum):
     """All brokers lose power when a deletion of records is confirmed, or when a replica that missed one
     joins the ISR.
     """
+    ISOLATE = "isolate"
+    """A leader does not reach the other brokers for long. Clients and the metadata store reach it."""
     POWER_AT_CALL = "power-at-call"
     """The power of a single broker fails during a disk call, sometimes during its recovery."""
     SWAP = "swap"
@@ -101,12 +103,15 @@ class FaultKind(StrEnum):
     """A single broker may have only a few files open."""
 
 
-KINDS_OF_EXTRAS: Final = frozenset({FaultKind.ROT, FaultKind.DEPOSE, FaultKind.DELETION_CRASH})
-"""Kinds that only seeds with such an extra have. Their faults are numbered from FIRST_OF_EXTRAS on, or from
-FIRST_OF_DELETIONS on.
+KINDS_OF_EXTRAS: Final = frozenset(
+    {FaultKind.ROT, FaultKind.DEPOSE, FaultKind.DELETION_CRASH, FaultKind.ISOLATE}
+)
+"""Kinds that only seeds with such an extra have. Their faults are numbered from FIRST_OF_EXTRAS on, from
+FIRST_OF_DELETIONS on, or from FIRST_OF_ISOLATIONS on.
 """
 FIRST_OF_EXTRAS: Final = 1_000
 FIRST_OF_DELETIONS: Final = 2_000
+FIRST_OF_ISOLATIONS: Final = 3_000
 KINDS_OF_SINGLE_BROKERS: Final = frozenset(
     {FaultKind.POWER_AT_CALL, FaultKind.SWAP, FaultKind.NEW_LOG, FaultKind.FEW_FILES}
 )
@@ -234,7 +239,8 @@ class ClusterPlan(NamedTuple):
         smaller = self._replace(**WITHOUT.get(name, {}))
         if name in WITHOUT_OF_EXTRAS:
             smaller = smaller._replace(extras=self.extras.without(name))
-        kinds = (*_kinds_of_extras(smaller.extras), *_kinds_of_deletions(smaller.extras))
+        extras = smaller.extras
+        kinds = (*_kinds_of_extras(extras), *_kinds_of_deletions(extras), *_kinds_of_isolations(extras))
         left = [fault for fault in smaller.faults if fault.kind not in KINDS_OF_EXTRAS or fault.kind in kinds]
         return smaller._replace(faults=tuple(left))
 
@@ -347,12 +353,17 @@ def _faults(random: Random, kinds: list[FaultKind], brokers: int, seconds: float
 
 
 def _faults_of_extras(seed: int, extras: Extras, brokers: int, seconds: float) -> tuple[Fault, ...]:
-    """Those of deletions come from a stream of their own, and leave the others as they are."""
+    """Those of deletions and isolations come from streams of their own, and leave the others as they are."""
     plain = _sparse_faults(f"extras {seed}", _kinds_of_extras(extras), brokers, seconds)
     deletions = _sparse_faults(f"deletions {seed}", _kinds_of_deletions(extras), brokers, seconds)
+    isolations = _sparse_faults(f"isolations {seed}", _kinds_of_isolations(extras), brokers, seconds)
     return tuple(
         fault._replace(number=first + number)
-        for first, faults in ((FIRST_OF_EXTRAS, plain), (FIRST_OF_DELETIONS, deletions))
+        for first, faults in (
+            (FIRST_OF_EXTRAS, plain),
+            (FIRST_OF_DELETIONS, deletions),
+            (FIRST_OF_ISOLATIONS, isolations),
+        )
         for number, fault in enumerate(faults)
     )
 
@@ -375,6 +386,10 @@ def _sparse_faults(stream: str, kinds: list[FaultKind], brokers: int, seconds: f
 
 def _kinds_of_extras(extras: Extras) -> list[FaultKind]:
     return [FaultKind.ROT] * extras.rots + [FaultKind.DEPOSE] * extras.deposes
+
+
+def _kinds_of_isolations(extras: Extras) -> list[FaultKind]:
+    return [FaultKind.ISOLATE] * extras.isolates
 
 
 def _kinds_of_deletions(extras: Extras) -> list[FaultKind]:

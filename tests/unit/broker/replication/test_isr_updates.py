@@ -10,6 +10,7 @@ from penstock.broker.data.fetch_reader import FetchParams
 from penstock.broker.replication.cluster_followers import ClusterFollowers
 from penstock.config.broker import BrokerConfig
 from penstock.controller.broker_lifecycle import drain
+from penstock.controller.reachability import PeerReport, report_unreachable
 from penstock.controller.topics import (
     NewTopicFacts,
     ReplicaAssignment,
@@ -19,7 +20,7 @@ from penstock.controller.topics import (
 )
 from penstock.host.metadata_store import Put
 from penstock.host.tasks import Tasks
-from penstock.limits import REPLICA_LAG_MS_MAX
+from penstock.limits import FOLLOWER_SILENCE_MS_MAX, REPLICA_LAG_MS_MAX
 from penstock.metadata.cluster_image import ClusterImage, PartitionState
 from penstock.observability.logs import NullLog
 from penstock.protocol.messages.fetch import FetchPartition
@@ -149,6 +150,51 @@ def test_a_follower_leaves_when_it_is_behind_and_joins_when_it_is_not() -> None:
         assert leader.partition.high_watermark == 2, "it counts again"
         leader.fetched(3)
         assert leader.partition.high_watermark == 3
+
+    play(scene)
+
+
+async def report(leader: Leader) -> None:
+    """Broker 2 cannot reach broker 1."""
+    cluster, session = leader.two.cluster, leader.two.membership.session
+    assert session is not None
+    unreachable = PeerReport([(1, leader.node.membership.epoch)])
+    await cluster.commit_once(report_unreachable(cluster.image, 2, session, unreachable))
+
+
+def test_a_follower_leaves_soon_when_it_reports_its_leader() -> None:
+    """Although it has every record: the next write would wait for it."""
+
+    async def scene(store: SimStore, leader: Leader) -> None:
+        await asyncio.sleep(FOLLOWER_SILENCE_MS_MAX / 1000)
+        await report(leader)
+        await asyncio.sleep(2)
+        assert leader.isr() == (1,)
+        leader.write()
+        assert leader.partition.high_watermark == 2
+
+    play(scene)
+
+
+def test_a_follower_that_fetches_on_stays_whatever_it_reports() -> None:
+    async def scene(store: SimStore, leader: Leader) -> None:
+        await report(leader)
+        for _ in range(20):
+            leader.followers.require_session(2, leader.two.membership.epoch)
+            await asyncio.sleep(1)
+        assert leader.isr() == (1, 2)
+
+    play(scene)
+
+
+def test_while_the_store_is_away_a_report_has_no_effect() -> None:
+    async def scene(store: SimStore, leader: Leader) -> None:
+        await report(leader)
+        store.become_unavailable()
+        await asyncio.sleep(20)
+        assert leader.isr() == (1, 2)
+        leader.write()
+        assert leader.partition.high_watermark == 1, "it counts until the store has said otherwise"
 
     play(scene)
 

@@ -156,6 +156,14 @@ def test_a_sound_cluster_is_told_in_a_few_lines(capsys: pytest.CaptureFixture[st
     ]
 
 
+def test_brokers_that_do_not_reach_each_other_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    (broker,) = document()["brokers"]
+    others = [{**broker, "id": 2, "cannot_reach": [1]}, {**broker, "id": 3, "cannot_reach": [1, 2]}]
+    print_status(document(brokers=[{**broker, "cannot_reach": []}, *others]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[5:7] == ["broker 2 cannot reach broker 1", "broker 3 cannot reach brokers 1,2"]
+
+
 def test_troubles_are_told_and_long_lists_cut(capsys: pytest.CaptureFixture[str]) -> None:
     moves_under_way = partition(adding=[3], removing=[1], records_left={"3": 1200})
     print_status(

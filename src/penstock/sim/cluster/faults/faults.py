@@ -18,6 +18,7 @@ from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.faults.ambush import Ambush
 from penstock.sim.cluster.faults.deletion_crash import DeletionCrash
 from penstock.sim.cluster.faults.deposal import Deposal
+from penstock.sim.cluster.faults.isolation import Isolation
 from penstock.sim.cluster.node import SimNode
 from penstock.sim.cluster.plan import Fault, FaultKind
 from penstock.sim.disk import UNLIMITED_BYTES
@@ -56,10 +57,16 @@ class Faults:
         self._is_wiped = False
         self.is_over = False
         """Whether all faults have ended and no fault may begin."""
+        self.begun = 0
+        """The number of faults that have begun."""
+        self.active = 0
+        """The number of faults that have begun and not ended."""
 
     async def inject(self, fault: Fault) -> None:
         self._cluster.trace(f"fault {fault}")
+        self.begun, self.active = self.begun + 1, self.active + 1
         await _InjectedFault(self, self._cluster, fault).inject()
+        self.active -= 1
 
     def may_wipe(self, node: SimNode) -> bool:
         """Whether the node's disk may be wiped: at most once in a run, and only if other brokers have all
@@ -143,6 +150,7 @@ class _InjectedFault:
             FaultKind.ROT: self._rot,
             FaultKind.DEPOSE: self._depose,
             FaultKind.DELETION_CRASH: self._deletion_crash,
+            FaultKind.ISOLATE: self._isolate,
             FaultKind.POWER_AT_CALL: self._power_at_call,
             FaultKind.SWAP: self._swap,
             FaultKind.NEW_LOG: self._new_log,
@@ -426,6 +434,10 @@ class _InjectedFault:
     async def _deletion_crash(self) -> None:
         crash = DeletionCrash(self._cluster, self._random, self._node, lambda: self._faults.is_over)
         if await crash.inject():
+            self._count_fault()
+
+    async def _isolate(self) -> None:
+        if await Isolation(self._cluster, self._random, self._faults).inject():
             self._count_fault()
 
     async def _expire(self) -> None:
