@@ -8,7 +8,12 @@ import pytest
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_reader import FetchParams, FetchReader
-from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchSessions, FetchTarget, ResolvedFetch
+from penstock.broker.data.fetch_sessions import (
+    FetchPartitionKey,
+    FetchSessions,
+    FetchTarget,
+    ResolvedFetch,
+)
 from penstock.broker.data.pending_fetch import FetchCapacity, PendingFetch
 from penstock.broker.replication.cluster_followers import require_session
 from penstock.broker.router import DeferredReply
@@ -316,3 +321,72 @@ def test_only_brokers_fetch_as_brokers(replica: int) -> None:
     assert isinstance(answer, FetchResponse)
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert answer.error_code == (refused if replica >= 0 else ErrorCode.NONE)
+
+
+class CountingFollowers(Followers):
+    """Counts the fetches that were recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded = 0
+
+    def fetched(
+        self, partition: Partition, params: FetchPartition, sender: FetchParams
+    ) -> EpochEndOffset | None:
+        self.recorded += 1
+        return super().fetched(partition, params, sender)
+
+
+class AtEnd:
+    """A follower that has read a partition to its end, and fetches it again and again."""
+
+    def __init__(self) -> None:
+        self.leader = leader_on(new_log())
+        self.followers = CountingFollowers()
+        self.reads = reads_of(self.leader, self.followers)
+        produce(self.leader)
+        self.target = FetchTarget(KEY, FetchPartition(0, 1, 1, 1, 0, MIB))
+        self.fetch()
+
+    def fetch(self, context: RequestContext = CONTEXT) -> PartitionData:
+        params = FetchParams(MIB, 0, FOLLOWER, EPOCH)
+        (answer,) = self.reads.gather([self.target], params, context).answers
+        return answer
+
+
+def test_a_partition_without_news_is_not_read_again() -> None:
+    at_end = AtEnd()
+    assert [at_end.fetch().records for _ in range(3)] == [b"", b"", b""]
+    assert at_end.followers.recorded == 1
+
+
+def test_a_follower_at_the_end_receives_the_next_records() -> None:
+    at_end = AtEnd()
+    produce(at_end.leader)
+    assert at_end.fetch().records
+
+
+def test_a_follower_at_the_end_is_told_of_what_else_changes() -> None:
+    at_end = AtEnd()
+    sync(at_end.leader)
+    assert at_end.fetch().high_watermark == 1
+    at_end.leader.delete_before(Offset(1))
+    assert at_end.fetch().log_start_offset == 1
+    at_end.leader.resign()
+    assert at_end.fetch().error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_new_parameters_of_a_follower_are_recorded() -> None:
+    at_end = AtEnd()
+    at_end.target.update(FetchPartition(0, 1, 1, 1, 1, MIB))
+    at_end.fetch()
+    assert at_end.followers.recorded == 2
+
+
+def test_a_consumer_gets_no_reply_that_was_made_for_a_follower() -> None:
+    at_end = AtEnd()
+    params = FetchParams(MIB, 0, -1)
+    (answer,) = at_end.reads.gather([at_end.target], params, CONTEXT).answers
+    assert (answer.high_watermark, answer.records) == (0, b"")
+    assert at_end.fetch().high_watermark == 0
+    assert at_end.followers.recorded == 2
