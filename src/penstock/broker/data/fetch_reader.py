@@ -207,8 +207,9 @@ class FetchReader:
 
     def gather(self, targets: list[FetchTarget], params: FetchParams, context: RequestContext) -> FetchResult:
         """Read what is in memory. Stops at the first partition whose bytes are not."""
+        if params.replica_id >= 0:
+            return self._gather_for_follower(targets, params, context)
         empty_reply_key = _empty_reply_key(params, context)
-        is_follower = empty_reply_key == FOLLOWER_REPLY
         result = FetchResult(params, empty_reply_key)
         add = result.answers.append
         for target in targets:
@@ -223,9 +224,36 @@ class FetchReader:
                 and ready.key == empty_reply_key
                 and ready.log_start_offset == partition.log.log_start_offset
                 and partition.offline_error is None
-                # A follower reads to the end of the log, and its fetch offset was recorded when it got there.
-                and (not is_follower or partition.log.log_end_offset == target.params.fetch_offset)
             ):
+                add(ready)
+                continue
+            data = self._read(target, result, context)
+            if isinstance(data, ColdRead):
+                result.is_cold = True
+                return result
+            add(data)
+        return result
+
+    def _gather_for_follower(
+        self, targets: list[FetchTarget], params: FetchParams, context: RequestContext
+    ) -> FetchResult:
+        """As `gather`. Few partitions of a session are written to between two fetches. The others are not
+        read again: the follower's fetch offset was recorded when it reached the end of the log.
+        """
+        result = FetchResult(params, _empty_reply_key(params, context))
+        add = result.answers.append
+        for target in targets:
+            partition = target.partition
+            if (
+                partition is not None
+                and (ready := target.empty_reply) is not None
+                and partition.log.log_end_offset == target.params.fetch_offset
+                and ready.log_start_offset == partition.log.log_start_offset
+                and ready.key == result.empty_reply_key
+                and partition.offline_error is None
+            ):
+                if ready.high_watermark != partition.high_watermark:
+                    target.empty_reply = ready = _empty_reply(partition, FOLLOWER_REPLY)
                 add(ready)
                 continue
             data = self._read(target, result, context)

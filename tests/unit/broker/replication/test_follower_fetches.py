@@ -370,6 +370,7 @@ def test_a_follower_at_the_end_is_told_of_what_else_changes() -> None:
     at_end = AtEnd()
     sync(at_end.leader)
     assert at_end.fetch().high_watermark == 1
+    assert at_end.followers.recorded == 1, "its fetch offset is the same"
     at_end.leader.delete_before(Offset(1))
     assert at_end.fetch().log_start_offset == 1
     at_end.leader.resign()
@@ -390,3 +391,9 @@ def test_a_consumer_gets_no_reply_that_was_made_for_a_follower() -> None:
     assert (answer.high_watermark, answer.records) == (0, b"")
     assert at_end.fetch().high_watermark == 0
     assert at_end.followers.recorded == 2
+
+
+def test_a_follower_that_may_no_longer_read_a_topic_is_refused() -> None:
+    at_end = AtEnd()
+    denied = CONTEXT.for_request(17, None, frozenset({"orders"}))
+    assert at_end.fetch(denied).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
