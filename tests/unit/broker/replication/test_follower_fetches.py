@@ -337,7 +337,7 @@ class CountingFollowers(Followers):
         return super().fetched(partition, params, sender)
 
 
-class AtEnd:
+class CaughtUp:
     """A follower that has read a partition to its end, and fetches it again and again."""
 
     def __init__(self) -> None:
@@ -355,45 +355,45 @@ class AtEnd:
 
 
 def test_a_partition_without_news_is_not_read_again() -> None:
-    at_end = AtEnd()
-    assert [at_end.fetch().records for _ in range(3)] == [b"", b"", b""]
-    assert at_end.followers.recorded == 1
+    caught_up = CaughtUp()
+    assert [caught_up.fetch().records for _ in range(3)] == [b"", b"", b""]
+    assert caught_up.followers.recorded == 1
 
 
 def test_a_follower_at_the_end_receives_the_next_records() -> None:
-    at_end = AtEnd()
-    produce(at_end.leader)
-    assert at_end.fetch().records
+    caught_up = CaughtUp()
+    produce(caught_up.leader)
+    assert caught_up.fetch().records
 
 
 def test_a_follower_at_the_end_is_told_of_what_else_changes() -> None:
-    at_end = AtEnd()
-    sync(at_end.leader)
-    assert at_end.fetch().high_watermark == 1
-    assert at_end.followers.recorded == 1, "its fetch offset is the same"
-    at_end.leader.delete_before(Offset(1))
-    assert at_end.fetch().log_start_offset == 1
-    at_end.leader.resign()
-    assert at_end.fetch().error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    caught_up = CaughtUp()
+    sync(caught_up.leader)
+    assert caught_up.fetch().high_watermark == 1
+    assert caught_up.followers.recorded == 1, "its fetch offset is the same"
+    caught_up.leader.delete_before(Offset(1))
+    assert caught_up.fetch().log_start_offset == 1
+    caught_up.leader.resign()
+    assert caught_up.fetch().error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_new_parameters_of_a_follower_are_recorded() -> None:
-    at_end = AtEnd()
-    at_end.target.update(FetchPartition(0, 1, 1, 1, 1, MIB))
-    at_end.fetch()
-    assert at_end.followers.recorded == 2
+    caught_up = CaughtUp()
+    caught_up.target.update(FetchPartition(0, 1, 1, 1, 1, MIB))
+    caught_up.fetch()
+    assert caught_up.followers.recorded == 2
 
 
 def test_a_consumer_gets_no_reply_that_was_made_for_a_follower() -> None:
-    at_end = AtEnd()
+    caught_up = CaughtUp()
     params = FetchParams(MIB, 0, -1)
-    (answer,) = at_end.reads.gather([at_end.target], params, CONTEXT).answers
+    (answer,) = caught_up.reads.gather([caught_up.target], params, CONTEXT).answers
     assert (answer.high_watermark, answer.records) == (0, b"")
-    assert at_end.fetch().high_watermark == 0
-    assert at_end.followers.recorded == 2
+    assert caught_up.fetch().high_watermark == 0
+    assert caught_up.followers.recorded == 2
 
 
 def test_a_follower_that_may_no_longer_read_a_topic_is_refused() -> None:
-    at_end = AtEnd()
+    caught_up = CaughtUp()
     denied = CONTEXT.for_request(17, None, frozenset({"orders"}))
-    assert at_end.fetch(denied).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert caught_up.fetch(denied).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
