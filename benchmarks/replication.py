@@ -39,7 +39,7 @@ SHARE_MIN = 0.3
 EVEN_RECORDS = 10 * RECORDS_PER_SECOND
 EVEN_RECORD_BYTES = 100
 P99_MS_MAX = {1: 10.0, 100: 25.0}
-"""With three copies, by the number of partitions: until a record is acknowledged, and until it is consumed."""
+"""By partitions, with three copies: until a record is acknowledged, and until it is consumed."""
 
 
 def measure(settings: Settings) -> Iterator[Figure]:
