@@ -386,6 +386,8 @@ REPLICA_IDLE_WAIT_MS = 5 * SECOND_MS
 REPLICA_FETCH_MS_MAX = 10 * SECOND_MS
 REPLICA_PARTITION_BYTES = 1 * MIB
 REPLICA_FETCH_BYTES_MAX = 10 * MIB
+# A leader reads a partition again that a follower has read to its end, without any change, after this long.
+REPLICA_RECHECK_MS = 100
 # The pause before an unreachable leader, or a partition that it cannot serve, is retried.
 REPLICA_PAUSE_MS = 50
 REPLICA_PAUSE_MS_MAX = 1 * SECOND_MS
@@ -503,7 +505,7 @@ METRICS_LINES_PER_CHUNK = 500
 
 # A session survives two lost attempts to renew it.
 assert 3 * BROKER_KEEP_MS <= BROKER_SESSION_MS < BROKER_JOIN_MS_MAX
-assert REPLICA_WAIT_MS < REPLICA_IDLE_WAIT_MS < REPLICA_FETCH_MS_MAX < REPLICA_LAG_MS_MAX
+assert REPLICA_RECHECK_MS < REPLICA_WAIT_MS < REPLICA_IDLE_WAIT_MS < REPLICA_FETCH_MS_MAX < REPLICA_LAG_MS_MAX
 assert BATCH_BYTES_MAX <= REPLICA_FETCH_BYTES_MAX
 # A leader under load is not probed all the time, and a follower is reported before its leader counts the last
 # fetch before the cut as recent.

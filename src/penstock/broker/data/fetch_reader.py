@@ -47,6 +47,8 @@ NOT_FOUND = frozenset(
 
 NO_RECORDS = BatchesRead(b"", Offset(0), 0)
 NOT_CACHEABLE = -1
+FOLLOWER_REPLY = 2
+"""Key of an empty reply to a follower, where those of consumers have their isolation level."""
 NO_REPLICA_EPOCH = -1
 NOT_DIVERGING: Final = EpochEndOffset()
 RACKS_SINCE: Final = 11
@@ -205,6 +207,8 @@ class FetchReader:
 
     def gather(self, targets: list[FetchTarget], params: FetchParams, context: RequestContext) -> FetchResult:
         """Read what is in memory. Stops at the first partition whose bytes are not."""
+        if params.replica_id >= 0:
+            return self._gather_for_follower(targets, params, context)
         empty_reply_key = _empty_reply_key(params, context)
         result = FetchResult(params, empty_reply_key)
         add = result.answers.append
@@ -217,10 +221,39 @@ class FetchReader:
                 partition is not None
                 and (ready := target.empty_reply) is not None
                 and ready.high_watermark == partition.high_watermark
-                and ready.isolation_level == empty_reply_key
+                and ready.key == empty_reply_key
                 and ready.log_start_offset == partition.log.log_start_offset
                 and partition.offline_error is None
             ):
+                add(ready)
+                continue
+            data = self._read(target, result, context)
+            if isinstance(data, ColdRead):
+                result.is_cold = True
+                return result
+            add(data)
+        return result
+
+    def _gather_for_follower(
+        self, targets: list[FetchTarget], params: FetchParams, context: RequestContext
+    ) -> FetchResult:
+        """As `gather`. Few partitions of a session are written to between two fetches. The others are not
+        read again: the follower's fetch offset was recorded when it reached the end of the log.
+        """
+        result = FetchResult(params, _empty_reply_key(params, context))
+        add = result.answers.append
+        for target in targets:
+            partition = target.partition
+            if (
+                partition is not None
+                and (ready := target.empty_reply) is not None
+                and partition.log.log_end_offset == target.params.fetch_offset
+                and ready.log_start_offset == partition.log.log_start_offset
+                and ready.key == result.empty_reply_key
+                and partition.offline_error is None
+            ):
+                if ready.high_watermark != partition.high_watermark:
+                    target.empty_reply = ready = _empty_reply(partition, FOLLOWER_REPLY)
                 add(ready)
                 continue
             data = self._read(target, result, context)
@@ -321,14 +354,7 @@ class FetchReader:
             return found
         if isinstance(found, ColdRead):
             return found
-        # The fast path of `gather` checks neither what the client fetched last nor whether a follower may
-        # serve, so replies that depend on those are not cached.
-        if (
-            found is not NO_RECORDS
-            or result.empty_reply_key == NOT_CACHEABLE
-            or target.params.last_fetched_epoch >= 0
-            or partition.following is not None
-        ):
+        if found is not NO_RECORDS or not _is_cacheable(target, partition, result.empty_reply_key):
             return result.records_of(partition, found)
         target.empty_reply = ready = _empty_reply(partition, result.empty_reply_key)
         return ready
@@ -446,15 +472,30 @@ def _without_records(
 
 
 def _empty_reply_key(params: FetchParams, context: RequestContext) -> int:
-    is_usual = FETCH.is_flexible(context.version) and not context.denied
-    is_usual = is_usual and params.replica_id < 0 and not params.rack
-    return params.isolation_level if is_usual else NOT_CACHEABLE
+    if not FETCH.is_flexible(context.version) or context.denied:
+        return NOT_CACHEABLE
+    if params.replica_id >= 0:
+        return FOLLOWER_REPLY
+    return NOT_CACHEABLE if params.rack else params.isolation_level
 
 
-def _empty_reply(partition: Partition, isolation_level: int) -> ReadyPartitionData:
+def _is_cacheable(target: FetchTarget, partition: Partition, empty_reply_key: int) -> bool:
+    """Whether the reply to a partition that was read to its end may be sent again while nothing changes.
+
+    The fast path of `gather` checks neither what a consumer fetched last nor whether a follower may serve, so
+    replies that depend on those are not cached. The history of a follower that got to the end of the log was
+    compared with the leader's, which only grows during a leader epoch.
+    """
+    if empty_reply_key == FOLLOWER_REPLY:
+        return True
+    is_consumer = empty_reply_key != NOT_CACHEABLE
+    return is_consumer and target.params.last_fetched_epoch < 0 and partition.following is None
+
+
+def _empty_reply(partition: Partition, key: int) -> ReadyPartitionData:
     """The pre-encoded response for a partition that was read to its end."""
     index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
-    has_list = isolation_level == READ_COMMITTED
+    has_list = key == READ_COMMITTED
     return ReadyPartitionData(
         partition_index=index,
         high_watermark=high,
@@ -462,6 +503,6 @@ def _empty_reply(partition: Partition, isolation_level: int) -> ReadyPartitionDa
         log_start_offset=start,
         aborted_transactions=[] if has_list else None,
         records=b"",
-        isolation_level=isolation_level,
+        key=key,
         encoded=_pack_empty_reply(index, 0, high, high, start, has_list, -1, 1),
     )

@@ -25,6 +25,7 @@ from penstock.limits import (
     FETCH_SESSION_EVICTION_MS,
     FETCH_SESSION_PARTITIONS_MAX,
     INT_MAX,
+    REPLICA_RECHECK_MS,
     TOPIC_NAME_CHARACTERS_MAX,
 )
 from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, ReadyPartitionData
@@ -61,7 +62,8 @@ class FetchTarget:
         partitions again and again.
         """
         self.empty_reply: ReadyPartitionData | None = None
-        """The last response, pre-encoded, if these parameters found the partition read to its end."""
+        """The last response, pre-encoded, if these parameters found the partition read to its end. A
+        follower's fetch then has nothing new to say about the partition, either."""
         self.sent_high_watermark = UNSET_OFFSET
         self.sent_log_start = UNSET_OFFSET
 
@@ -89,7 +91,7 @@ class CachedFetchRequest(FetchRequest):
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "targets", "used_at", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "rechecked_at", "targets", "used_at", "uses_topic_ids")
 
     def __init__(
         self, session_id: int, targets: Iterable[FetchTarget], now: float, *, uses_topic_ids: bool
@@ -97,8 +99,18 @@ class FetchSession:
         self.id = session_id
         self.targets = {entry.key: entry for entry in targets}
         self.epoch = 1
-        self.used_at = now
+        self.used_at = self.rechecked_at = now
         self.uses_topic_ids = uses_topic_ids
+
+    def recheck(self, now: float) -> None:
+        """Let a follower's fetch read every partition again, from time to time. What the leader concludes
+        from a fetch also depends on the time and on the image: whether the follower lags, and may join an
+        ISR.
+        """
+        if (now - self.rechecked_at) * 1000 >= REPLICA_RECHECK_MS:
+            self.rechecked_at = now
+            for target in self.targets.values():
+                target.empty_reply = None
 
     def rotate(self, served: Iterable[FetchPartitionKey]) -> None:
         """Move partitions that returned records to the back, so that a byte limit starves no others."""
@@ -202,6 +214,8 @@ class FetchSessions:
         # The epoch wraps to 1, as in Kafka: 0 and -1 have other meanings.
         session.epoch = 1 if session.epoch == INT_MAX else session.epoch + 1
         session.used_at = self._clock.monotonic()
+        if max(request.replica_id, request.replica_state.replica_id) >= 0:
+            session.recheck(session.used_at)
         # Reinserting moves the session to the end of the eviction order.
         self._sessions[session.id] = self._sessions.pop(session.id)
 

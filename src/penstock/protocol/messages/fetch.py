@@ -122,7 +122,8 @@ class PartitionData(Struct):
 class ReadyPartitionData(PartitionData):
     """Partition data with its pre-encoded bytes, for flexible versions, which all encode it alike."""
 
-    isolation_level: int = 0
+    key: int = 0
+    """The kind of reader that it is encoded for (broker/data/fetch_reader.py)."""
     encoded: bytes = b""
 
 

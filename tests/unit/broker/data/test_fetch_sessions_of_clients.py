@@ -8,9 +8,16 @@ from penstock.limits import (
     FETCH_SESSION_EVICTION_MS,
     FETCH_SESSION_PARTITIONS_MAX,
     INT_MAX,
+    REPLICA_RECHECK_MS,
     TOPIC_NAME_CHARACTERS_MAX,
 )
-from penstock.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from penstock.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ReadyPartitionData,
+)
 from tests.unit.broker.support import CountingRandomness
 
 VERSION = 12
@@ -40,8 +47,10 @@ class Sessions:
         epoch: int = 0,
         forget: tuple[str, ...] = (),
         version: int = VERSION,
+        replica: int = -1,
     ) -> ResolvedFetch | ErrorCode:
         request = FetchRequest(
+            replica_id=replica,
             session_id=session,
             session_epoch=epoch,
             topics=[FetchTopic(topic=name, partitions=[FetchPartition(partition=0)]) for name in topics],
@@ -128,3 +137,19 @@ def test_names_that_no_topic_can_have_are_not_remembered(name: str) -> None:
     session = sessions.create("a")
     assert sessions.ask(name, session=session, epoch=1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(sessions.found) == 0
+
+
+@pytest.mark.parametrize(("replica", "is_read_again"), [(-1, False), (2, True)])
+def test_every_partition_of_a_follower_is_read_from_time_to_time(replica: int, is_read_again: bool) -> None:
+    sessions = Sessions()
+    session = sessions.create("a", "b")
+    fetching = sessions.ask(session=session, epoch=1, replica=replica)
+    assert isinstance(fetching, ResolvedFetch)
+    for target in fetching.targets:
+        target.empty_reply = ReadyPartitionData()
+    sessions.clock.seconds = REPLICA_RECHECK_MS / 1000 / 2
+    sessions.ask("a", session=session, epoch=2, replica=replica)
+    assert [target.empty_reply is None for target in fetching.targets] == [True, False]
+    sessions.clock.seconds = REPLICA_RECHECK_MS / 1000
+    sessions.ask(session=session, epoch=3, replica=replica)
+    assert [target.empty_reply is None for target in fetching.targets] == [True, is_read_again]

@@ -8,7 +8,12 @@ import pytest
 from penstock.broker.apis.fetch import Fetch
 from penstock.broker.context import RequestContext
 from penstock.broker.data.fetch_reader import FetchParams, FetchReader
-from penstock.broker.data.fetch_sessions import FetchPartitionKey, FetchSessions, FetchTarget, ResolvedFetch
+from penstock.broker.data.fetch_sessions import (
+    FetchPartitionKey,
+    FetchSessions,
+    FetchTarget,
+    ResolvedFetch,
+)
 from penstock.broker.data.pending_fetch import FetchCapacity, PendingFetch
 from penstock.broker.replication.cluster_followers import require_session
 from penstock.broker.router import DeferredReply
@@ -316,3 +321,79 @@ def test_only_brokers_fetch_as_brokers(replica: int) -> None:
     assert isinstance(answer, FetchResponse)
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert answer.error_code == (refused if replica >= 0 else ErrorCode.NONE)
+
+
+class CountingFollowers(Followers):
+    """Counts the fetches that were recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded = 0
+
+    def fetched(
+        self, partition: Partition, params: FetchPartition, sender: FetchParams
+    ) -> EpochEndOffset | None:
+        self.recorded += 1
+        return super().fetched(partition, params, sender)
+
+
+class CaughtUp:
+    """A follower that has read a partition to its end, and fetches it again and again."""
+
+    def __init__(self) -> None:
+        self.leader = leader_on(new_log())
+        self.followers = CountingFollowers()
+        self.reads = reads_of(self.leader, self.followers)
+        produce(self.leader)
+        self.target = FetchTarget(KEY, FetchPartition(0, 1, 1, 1, 0, MIB))
+        self.fetch()
+
+    def fetch(self, context: RequestContext = CONTEXT) -> PartitionData:
+        params = FetchParams(MIB, 0, FOLLOWER, EPOCH)
+        (answer,) = self.reads.gather([self.target], params, context).answers
+        return answer
+
+
+def test_a_partition_without_news_is_not_read_again() -> None:
+    caught_up = CaughtUp()
+    assert [caught_up.fetch().records for _ in range(3)] == [b"", b"", b""]
+    assert caught_up.followers.recorded == 1
+
+
+def test_a_follower_at_the_end_receives_the_next_records() -> None:
+    caught_up = CaughtUp()
+    produce(caught_up.leader)
+    assert caught_up.fetch().records
+
+
+def test_a_follower_at_the_end_is_told_of_what_else_changes() -> None:
+    caught_up = CaughtUp()
+    sync(caught_up.leader)
+    assert caught_up.fetch().high_watermark == 1
+    assert caught_up.followers.recorded == 1, "its fetch offset is the same"
+    caught_up.leader.delete_before(Offset(1))
+    assert caught_up.fetch().log_start_offset == 1
+    caught_up.leader.resign()
+    assert caught_up.fetch().error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_new_parameters_of_a_follower_are_recorded() -> None:
+    caught_up = CaughtUp()
+    caught_up.target.update(FetchPartition(0, 1, 1, 1, 1, MIB))
+    caught_up.fetch()
+    assert caught_up.followers.recorded == 2
+
+
+def test_a_consumer_gets_no_reply_that_was_made_for_a_follower() -> None:
+    caught_up = CaughtUp()
+    params = FetchParams(MIB, 0, -1)
+    (answer,) = caught_up.reads.gather([caught_up.target], params, CONTEXT).answers
+    assert (answer.high_watermark, answer.records) == (0, b"")
+    assert caught_up.fetch().high_watermark == 0
+    assert caught_up.followers.recorded == 2
+
+
+def test_a_follower_that_may_no_longer_read_a_topic_is_refused() -> None:
+    caught_up = CaughtUp()
+    denied = CONTEXT.for_request(17, None, frozenset({"orders"}))
+    assert caught_up.fetch(denied).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
