@@ -7,7 +7,7 @@ from dataclasses import replace
 from benchmarks.figures import Better
 from benchmarks.peers.clients.processes import PROCESSES
 from benchmarks.peers.results import Sample
-from benchmarks.peers.servers.process import disk_bytes
+from benchmarks.peers.servers.process import settled_disk_bytes
 from benchmarks.peers.session import MB, Session
 from benchmarks.phase import Phase
 
@@ -33,11 +33,11 @@ def batched(session: Session) -> Iterator[Sample]:
 
 def _batched_once(session: Session, record_bytes: int, lanes: int) -> Iterator[Sample]:
     sizes, where = session.sizes, f"{record_bytes} B, {lanes_text(lanes)}"
-    before = disk_bytes(session.server.data)
+    before = settled_disk_bytes(session.server.data)
     work = session.work(lanes=lanes, record_bytes=record_bytes, seconds=sizes.produce_s)
     with session.lanes(work):
         produced: Phase = session.clients.call("produce", work)
-        grown = disk_bytes(session.server.data) - before
+        grown = settled_disk_bytes(session.server.data) - before
         reading = replace(work, seconds=sizes.consume_s_max, records=produced.work + lanes)
         consumed: Phase = session.clients.call("consume", reading)
     for what, phase in (("produced", produced), ("consumed", consumed)):

@@ -22,6 +22,10 @@ GRACE_S = 1.0
 """A server is asked to stop and then killed: what it has kept is thrown away."""
 STOP_S_MAX = 15.0
 POLL_S = 0.005
+DELETED = ("-delete", ".deleted")
+"""How Kafka and Penstock name what they are about to delete."""
+DISK_SETTLES_S = 0.1
+DISK_SETTLES_S_MAX = 3.0
 
 
 class ServerFailed(Exception):
@@ -178,10 +182,27 @@ def memory_bytes(pids: Sequence[int]) -> int:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes that the files of a folder occupy on disk: blocks, not lengths, so that holes are free."""
+    """Bytes that the files of a folder occupy on disk: blocks, not lengths, so that holes are free.
+
+    What Kafka and Penstock have renamed for deletion does not count.
+    """
     total = 0
-    for parent, _, names in os.walk(folder):  # which goes on when a server removes a folder meanwhile
+    for parent, folders, names in os.walk(folder):  # which goes on when a server removes a folder meanwhile
+        folders[:] = [name for name in folders if not name.endswith(DELETED)]
         for name in names:
             with suppress(OSError):  # or a file
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+                if not name.endswith(DELETED):
+                    total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total
+
+
+def settled_disk_bytes(folder: Path) -> int:
+    """The same once everything is written, and nothing is removed any more."""
+    os.sync()  # the system assigns blocks when it writes
+    deadline, now = time.monotonic() + DISK_SETTLES_S_MAX, disk_bytes(folder)
+    while time.monotonic() < deadline:
+        time.sleep(DISK_SETTLES_S)
+        before, now = now, disk_bytes(folder)
+        if now == before:
+            break
+    return now

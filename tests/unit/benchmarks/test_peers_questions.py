@@ -246,6 +246,14 @@ def test_the_holes_of_a_file_take_no_disk(tmp_path: Path) -> None:
     assert disk_bytes(tmp_path) < 100_000
 
 
+def test_what_is_about_to_be_deleted_takes_no_disk(tmp_path: Path) -> None:
+    for folder in ("orders-0", "payments-0.deleted", "refunds-0.5f2c-delete"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.log").write_bytes(bytes(100_000))
+    (tmp_path / "orders-0" / "1.log.deleted").write_bytes(bytes(100_000))
+    assert 100_000 <= disk_bytes(tmp_path) < 200_000
+
+
 def test_the_command_is_known_to_python() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.peers", "--only", "nothing"], capture_output=True, check=False
