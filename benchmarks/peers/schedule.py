@@ -29,7 +29,8 @@ START, RECOVERY, LIMITS = "start", "recovery", "limits"
 WARM_BYTES = 1000
 WARM_RATE = 1000
 SETTLED = 0.1
-"""Two rounds of warming up that differ by less than this share are alike."""
+SETTLED_ROUNDS = 3
+"""So many rounds of warming up in a row that differ by less than that share end it."""
 
 SINGLE: dict[str, Ask] = {
     "batched": single.batched,
@@ -106,16 +107,16 @@ class Schedule:
 
     def _warm_up(self, session: Session, replicas: int = 1) -> None:
         """Produce and read in rounds until the rates settle: Java compiles what is used often."""
-        deadline, last = time.monotonic() + self.sizes.warm_up_s_max, 0.0
+        deadline, rates = time.monotonic() + self.sizes.warm_up_s_max, list[float]()
         while time.monotonic() < deadline:
             work = session.work(record_bytes=WARM_BYTES, seconds=self.sizes.round_s, replicas=replicas)
             with session.lanes(work):
                 produced: Phase = session.clients.call("produce", work)
                 reading = replace(work, records=produced.work + 1, seconds=self.sizes.consume_s_max)
                 session.clients.call("consume", reading)
-            if abs(produced.per_second - last) < SETTLED * produced.per_second:
+            rates.append(produced.per_second)
+            if are_settled(rates):
                 break
-            last = produced.per_second
         flow = session.work(is_paced=True, rate=WARM_RATE, seconds=self.sizes.warm_flow_s, replicas=replicas)
         with session.lanes(flow):
             session.clients.call("send_steadily", flow)
@@ -188,6 +189,12 @@ class Schedule:
 
     def _note(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def are_settled(rates: Sequence[float]) -> bool:
+    """Whether the latest rates differ so little that warming up has an end."""
+    latest = rates[-SETTLED_ROUNDS:]
+    return len(latest) == SETTLED_ROUNDS and max(latest) - min(latest) < SETTLED * max(latest)
 
 
 def rotated(contenders: Sequence[Contender], repetition: int) -> list[Contender]:

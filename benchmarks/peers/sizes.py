@@ -7,8 +7,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     repetitions: int = 3
-    warm_up_s_max: float = 4.0
-    """Rounds of warming up end when two in a row differ by less than a tenth, or after this long."""
+    warm_up_s_max: float = 8.0
+    """Rounds of warming up end when three in a row differ by less than a tenth, or after this long."""
     round_s: float = 0.8
     produce_s: float = 1.2
     consume_s_max: float = 1.2
@@ -18,8 +18,10 @@ class Sizes:
     warm_flow_s: float = 1.0
     """A steady flow after those rounds: single records take other ways through a server than batches."""
     crowd_s: float = 1.5
-    java_records: int = 160_000
-    java_warm_up: int = 60_000
+    java_records: int = 250_000
+    java_warm_up: int = 100_000
+    java_runs_max: int = 4
+    """Runs of each of Kafka's tools end when two in a row differ by less than a tenth, or after so many."""
     recovery_records: int = 30_000
     kill_after_s: float = 1.0
     outage_s: float = 2.0
@@ -51,6 +53,7 @@ QUICK = Sizes(
     crowd_s=0.5,
     java_records=20_000,
     java_warm_up=5_000,
+    java_runs_max=1,
     recovery_records=3_000,
     kill_after_s=0.5,
     outage_s=3.0,
