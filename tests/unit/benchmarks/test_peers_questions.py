@@ -18,6 +18,7 @@ from benchmarks.peers.questions.java import consumer_rate_mb, producer_figures
 from benchmarks.peers.schedule import CLUSTER, LIMITS, RECOVERY, SINGLE, START, rotated
 from benchmarks.peers.servers import kafka, nats, rabbitmq, redis
 from benchmarks.peers.servers.process import Server, ServerFailed, child, disk_bytes, is_running, wait_until
+from benchmarks.peers.warm import are_alike, settled
 from benchmarks.phase import Phase
 
 WORK = Work(address="127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", pids=(), name="lane", record_bytes=100)
@@ -79,6 +80,36 @@ def test_the_help_has_examples_and_the_list_has_every_question(capsys: pytest.Ca
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "examples:" in capsys.readouterr().out
+
+
+# Warm
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [([], False), ([100.0, 101.0], False), ([50.0, 100.0, 101.0, 99.0], True), ([80.0, 100.0, 101.0], False)],
+)
+def test_a_server_is_warm_after_three_rounds_that_are_alike(rates: list[float], expected: bool) -> None:
+    assert are_alike(rates, 3) is expected
+
+
+@pytest.mark.parametrize(
+    ("rates", "counted"),
+    [
+        ([30.0, 60.0, 100.0, 105.0], 105.0),
+        ([30.0, 60.0, 99.0, 150.0, 151.0], 150.0),
+        ([99.0, 98.0, 1.0], 98.0),
+    ],
+)
+def test_work_is_repeated_until_two_runs_are_alike_or_four_ended(rates: list[float], counted: float) -> None:
+    runs = iter(rates)
+    assert settled(lambda: next(runs), lambda rate: rate, runs_max=4) == counted
+
+
+def test_work_has_settled_by_all_its_measures() -> None:
+    runs = iter([(100.0, 10.0), (101.0, 50.0), (99.0, 51.0)])
+    found = settled(lambda: next(runs), lambda each: each[0], lambda each: each[1], runs_max=4)
+    assert found == (99.0, 51.0)
 
 
 # What other programs print
