@@ -205,8 +205,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "leadership_moves_between_equals",
         REACHABILITY,
-        "(len(connected[node]), node == broker_id, node in state.isr)",
-        "(len(connected[node]), node != broker_id, node in state.isr)",
+        "len(connected[node]), node == broker_id, node in state.isr",
+        "len(connected[node]), node != broker_id, node in state.isr",
+        "tests/unit/controller/test_reachability.py",
+    ),
+    Mutant(
+        "leadership_goes_where_replicas_have_to_copy",
+        REACHABILITY,
+        "return has_enough, len(",
+        "return True, len(",
         "tests/unit/controller/test_reachability.py",
     ),
     Mutant(

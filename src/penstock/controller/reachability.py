@@ -12,7 +12,8 @@ replaced because of a report: it decides nothing until it runs again, and by the
 followers, which refute the reports.
 
 Rule 1: a report counts only while both brokers have the sessions under which it was written.
-Rule 2: leadership moves only to a broker to which more replicas are connected than to the leader. So the same
+Rule 2: leadership moves only to a broker that is better connected than the leader: enough replicas with all
+        committed records are connected to it, and not to the leader; or else more replicas are. So the same
         reports never move it back, and if no broker reaches any other, nothing moves.
 Rule 3: leadership moves, and a follower is removed, only if enough replicas for min.insync.replicas are left.
         Otherwise the partition could not be written to afterwards either.
@@ -121,9 +122,16 @@ def hand_over(
         return None
     may_lead = (node for node in state.replicas if node in have_records and _may_lead(image, node))
     connected = {node: _connected(image, state, node, broker_id, contact) for node in (broker_id, *may_lead)}
-    # Of equals this broker, then an in-sync replica, then the first in the order of the assignment.
-    best = max(connected, key=lambda node: (len(connected[node]), node == broker_id, node in state.isr))
-    if best == broker_id or len(connected[best]) < min_isr(image, topic, state):
+    minimum = min_isr(image, topic, state)
+
+    def suitability(node: int) -> tuple[bool, int, bool, bool]:
+        # A replica without all committed records may have to copy for hours before it counts.
+        has_enough = len(connected[node].intersection(have_records)) >= minimum
+        # Of equals this broker, then an in-sync replica, then the first in the order of the assignment.
+        return has_enough, len(connected[node]), node == broker_id, node in state.isr
+
+    best = max(connected, key=suitability)
+    if best == broker_id or len(connected[best]) < minimum:
         return None
     isr = [node for node in (*state.isr, best) if node in connected[best]]
     draft = with_isr(image, topic, msgspec.structs.replace(state, leader=best), isr)
