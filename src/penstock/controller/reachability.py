@@ -59,12 +59,13 @@ class PeerReport(NamedTuple):
 def unreachable_for(image: ClusterImage, broker_id: int) -> frozenset[int]:
     """The brokers that this broker reports as unreachable."""
     report = _valid_report(image, broker_id)
-    return frozenset() if report is None else _with_session(image, report.brokers)
+    epochs = {} if report is None else report.brokers
+    return frozenset(node for node in epochs if _is_current(image, node, epochs))
 
 
 def reporters_of(image: ClusterImage, broker_id: int) -> frozenset[int]:
     """The brokers that report this broker as unreachable."""
-    return frozenset(node for node in image.unreachable if broker_id in unreachable_for(image, node))
+    return frozenset(node for node in image.unreachable if _reports(image, node, broker_id))
 
 
 def report_unreachable(
@@ -89,10 +90,11 @@ def report_unreachable(
 
 def out_of_reach(image: ClusterImage, state: PartitionState, broker_id: int) -> frozenset[int]:
     """The admitted replicas of a partition that are not connected to this broker."""
-    if not image.unreachable:
-        return frozenset()
-    apart = unreachable_for(image, broker_id) | reporters_of(image, broker_id)
-    return apart.intersection(state.replicas) & image.admitted
+    return frozenset(
+        node
+        for node in (state.replicas if image.unreachable else ())
+        if node in image.admitted and (_reports(image, node, broker_id) or _reports(image, broker_id, node))
+    )
 
 
 def has_stable_connections(image: ClusterImage, state: PartitionState, broker_id: int) -> bool:
@@ -100,7 +102,9 @@ def has_stable_connections(image: ClusterImage, state: PartitionState, broker_id
     for node in state.replicas if image.unreachable else ():
         for reporter, other in ((node, broker_id), (broker_id, node)):
             report = _valid_report(image, reporter)
-            if report and other in _with_session(image, {**report.brokers, **report.recovering}):
+            if report is not None and (
+                _is_current(image, other, report.brokers) or _is_current(image, other, report.recovering)
+            ):
                 return False
     return True
 
@@ -161,12 +165,18 @@ def _valid_report(image: ClusterImage, broker_id: int) -> UnreachableBrokers | N
     return report if has_its_session else None
 
 
-def _with_session(image: ClusterImage, epochs: Mapping[int, int]) -> frozenset[int]:
-    """The brokers that still have the session of the given broker epoch."""
-    sessions = image.sessions
-    return frozenset(
-        node for node, epoch in epochs.items() if node in sessions and sessions[node].epoch == epoch
-    )
+def _reports(image: ClusterImage, reporter: int, broker_id: int) -> bool:
+    """Whether `reporter` reports this broker. Costs the same however many others it reports: elections ask
+    for each replica of each partition.
+    """
+    report = _valid_report(image, reporter)
+    return report is not None and _is_current(image, broker_id, report.brokers)
+
+
+def _is_current(image: ClusterImage, broker_id: int, epochs: Mapping[int, int]) -> bool:
+    """Whether the broker still has the session of the broker epoch that it has in `epochs`."""
+    session = image.sessions.get(broker_id)
+    return session is not None and epochs.get(broker_id) == session.epoch
 
 
 def _connected(
