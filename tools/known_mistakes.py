@@ -324,6 +324,13 @@ MUTANTS: Sequence[Mutant] = (
         "tests/unit/log/test_truncation.py",
     ),
     Mutant(
+        "producers_of_a_snapshot_before_the_log_are_trusted",
+        RECOVERY,
+        "    if log.segments and log.segments[0].base_offset > scan_from:\n",
+        "    if False:\n",
+        "tests/unit/log/test_truncation.py",
+    ),
+    Mutant(
         "folder_of_a_truncation_does_not_say_whose_it_is",
         "log/truncation.py",
         "[*([] if metadata is None else [metadata]), self._log.start_file(self.offset)]",
