@@ -205,8 +205,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "leadership_moves_between_equals",
         REACHABILITY,
-        "(len(connected[node]), node == broker_id, node in state.isr)",
-        "(len(connected[node]), node != broker_id, node in state.isr)",
+        "len(connected[node]), node == broker_id, node in state.isr",
+        "len(connected[node]), node != broker_id, node in state.isr",
+        "tests/unit/controller/test_reachability.py",
+    ),
+    Mutant(
+        "leadership_goes_where_replicas_have_to_copy",
+        REACHABILITY,
+        "return has_enough, len(",
+        "return True, len(",
         "tests/unit/controller/test_reachability.py",
     ),
     Mutant(
@@ -314,6 +321,13 @@ MUTANTS: Sequence[Mutant] = (
         "log/truncation.py",
         "        if log_start > 0:\n",
         "        if False:\n",
+        "tests/unit/log/test_truncation.py",
+    ),
+    Mutant(
+        "producers_of_a_snapshot_before_the_log_are_trusted",
+        RECOVERY,
+        "    if log.segments and log.segments[0].base_offset > scan_from:\n",
+        "    if False:\n",
         "tests/unit/log/test_truncation.py",
     ),
     Mutant(

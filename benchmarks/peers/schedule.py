@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from subprocess import SubprocessError
 
 from benchmarks.brokers import BrokerFailed, temporary_folder
 from benchmarks.clients import ClientFailed as PenstockClientFailed
@@ -25,7 +26,7 @@ from benchmarks.peers.warm import are_alike
 from benchmarks.phase import Phase
 
 Ask = Callable[[Session], Iterator[Sample | Missing]]
-FAILURES = (ClientFailed, PenstockClientFailed, ServerFailed, BrokerFailed, OSError)
+FAILURES = (ClientFailed, PenstockClientFailed, ServerFailed, BrokerFailed, SubprocessError, OSError)
 START, RECOVERY, LIMITS = "start", "recovery", "limits"
 WARM_BYTES = 1000
 WARM_RATE = 1000
@@ -86,11 +87,10 @@ class Schedule:
 
     def _ask_single(self, contender: Contender, clients: Clients, home: Path, asked: Sequence[str]) -> None:
         written: Work | None = None
-        began = time.monotonic()
         with contender.start(home, contender.settings) as server:
             session = Session(contender, server, clients, self.sizes)
             if START in asked:
-                self._ask(session, START, lambda each: lifecycle.start(each, began))
+                self._ask(session, START, lifecycle.start)
             lane = lifecycle.make_lane(session) if RECOVERY in asked else None
             if any(name in SINGLE for name in asked):
                 self._warm_up(session)
@@ -100,10 +100,10 @@ class Schedule:
             if lane is not None:
                 written = lifecycle.write_before_kill(session, *lane)
         if written is not None:
-            again, work = time.monotonic(), written
+            work = written
             with contender.start(home, contender.settings) as server:
                 session = Session(contender, server, clients, self.sizes)
-                self._ask(session, RECOVERY, lambda each: lifecycle.after_kill(each, work, again))
+                self._ask(session, RECOVERY, lambda each: lifecycle.after_kill(each, work))
 
     def _warm_up(self, session: Session, replicas: int = 1) -> None:
         """Produce and read in rounds until the rates settle: Java compiles what is used often."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from benchmarks.figures import Better
-from benchmarks.peers.clients.work import Work
+from benchmarks.peers.clients.work import ClientFailed, Work
 from benchmarks.peers.results import Sample
 from benchmarks.peers.session import MB, Session
 from benchmarks.peers.warm import settled
@@ -78,5 +78,10 @@ def survivors_first(work: Work, victim: int) -> str:
 
 
 def silence_s(acknowledged: Sequence[float], killed: float) -> float:
-    """The longest time between two acknowledgements, of those that ended after the kill."""
+    """The longest time between two acknowledgements, of those that ended after the kill.
+
+    ClientFailed: the writer had no acknowledgement before the kill, so that its silence has no beginning.
+    """
+    if not acknowledged or acknowledged[0] > killed:
+        raise ClientFailed("no record was acknowledged before the leader was killed")
     return max(after - before for before, after in pairwise(acknowledged) if after >= killed)

@@ -74,6 +74,10 @@ def open_log(
         for base in offsets_named(names, LOG_SUFFIX)
     ]
     log.resync_folder()
+    if log.segments and log.segments[0].base_offset > scan_from:
+        # Retention has removed batches that came after the snapshot, which a truncation may have left as the
+        # newest. It would reject the next batches of their producers; unknown producers are accepted.
+        log.producers = Producers()
     scanned, truncated_bytes = _scan(
         log, scan_from, rewrite_from=None if written_by_this_process else log.recovery_point
     )
