@@ -351,8 +351,9 @@ PEER_PAUSE_MS = 20
 PEER_PAUSE_MS_MAX = 1 * SECOND_MS
 # Brokers check whether they reach each other: how often; how long a leader that a broker follows may be
 # silent before the broker sends a probe, and the time limit of one; the failed probes in a row after which
-# the broker reports the other one as unreachable, and how long probes must have succeeded before the report
-# is withdrawn. A leader ignores reports of followers whose last fetch is more recent than the last limit.
+# the broker reports the other one as unreachable, and how long probes must have succeeded before that one is
+# elected again because it is preferred. A leader ignores reports of followers whose next fetch is late by less
+# than the last limit.
 PEER_CHECK_MS = 500
 PEER_SILENCE_MS_MAX = 1 * SECOND_MS
 PEER_PROBE_MS_MAX = 1 * SECOND_MS
@@ -382,7 +383,7 @@ LEADERSHIP_CLAIM_MS_MAX = 2 * SECOND_MS
 LEADERSHIP_CHECKS_MAX = 8
 # A follower's fetch: its wait at the leader, the follower's timeout, and the bytes that it returns.
 REPLICA_WAIT_MS = 500
-REPLICA_IDLE_WAIT_MS = 5 * SECOND_MS
+REPLICA_IDLE_WAIT_MS = 2 * SECOND_MS
 REPLICA_FETCH_MS_MAX = 10 * SECOND_MS
 REPLICA_PARTITION_BYTES = 1 * MIB
 REPLICA_FETCH_BYTES_MAX = 10 * MIB
@@ -444,7 +445,7 @@ OPEN_FILES_MAX = 50_000
 SYNC_FILES_BEFORE_SYNCFS = 4
 # Group commit: how long a flush is delayed for appends that are expected, how many appends are not worth a
 # delay, and how many flushes start at once after delays in vain.
-GROUP_COMMIT_DELAY_S_MAX = 0.001
+GROUP_COMMIT_DELAY_MS_MAX = 1
 GROUP_COMMIT_APPENDS_MAX = 8
 FLUSHES_WITHOUT_DELAY_MAX = 64
 # How often the storage checks what is due: checkpoints, flushes, retention, timeouts.
