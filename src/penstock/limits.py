@@ -57,8 +57,7 @@ LOAD_RECORDS_PER_CHUNK = 200
 # each time, up to the second limit.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
 COORDINATOR_RELOAD_MS_MAX = 1 * MINUTE_MS
-# While fewer replicas are in sync than the minimum, nothing of a coordinator expires; how often it checks
-# again.
+# While fewer replicas are in sync than the minimum, nothing of a coordinator expires until it checks again.
 TOO_FEW_PAUSE_MS = 1 * SECOND_MS
 # After the disk was full, a coordinator checks this often whether this many bytes are free again, or twice
 # the size of the failed write. If that was not enough after all, the pause doubles each time.
@@ -67,8 +66,7 @@ COORDINATOR_ROOM_CHECK_MS_MAX = 30 * SECOND_MS
 COORDINATOR_ROOM_BYTES = 8 * MIB
 # Records of a coordinator's log that cannot be read, and are logged one by one.
 UNREADABLE_RECORDS_TOLD_MAX = 20
-# State of all groups together: members, offsets, offset metadata. New members and groups are rejected beyond
-# it.
+# State of all groups together: members, offsets, metadata. Beyond it, new members and groups are rejected.
 GROUP_STATE_BYTES_MAX = 512 * MIB
 # The size of one reply about groups, and how many long ones are built at once.
 GROUP_REPLY_BYTES_MAX = 32 * MIB
@@ -94,8 +92,7 @@ GROUPS_REPORTED_PER_CHUNK = 20
 GROUP_REPORTS_AT_ONCE = 4
 # HTTP pages about groups that are built at once. Each sends requests to the coordinators on other brokers.
 GROUP_PAGES_AT_ONCE = 4
-# Groups in one lag request to another broker, and its time limit. That broker in turn sends requests to
-# leaders.
+# Groups in one lag request to another broker, which in turn sends requests to leaders, and its time limit.
 GROUP_REPORTS_PER_CHUNK = 20
 PEER_REPORTS_MS_MAX = 4_500
 # The same for log end offsets: partitions in one request, requests at once, the time limit of one request,
@@ -129,6 +126,17 @@ OFFSET_METADATA_BYTES_MAX = 4 * KIB
 CONSUMER_HEARTBEAT_MS = 1 * SECOND_MS
 CONSUMER_HEARTBEAT_REBALANCING_MS = 200
 CONSUMER_HEARTBEAT_MS_MAX = 5 * SECOND_MS
+# The transactional id of a producer, which is in the key of all records about it. The ids of one shard.
+TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB
+TRANSACTIONAL_IDS_PER_SHARD_MAX = 20_000
+# An unused id is deleted after this time, and no sooner than the second one after its coordinator loaded it:
+# a wall clock that is ahead must not delete all ids at once.
+TRANSACTIONAL_ID_EXPIRATION_MS = 7 * DAY_MS
+TRANSACTIONAL_ID_EXPIRY_PAUSE_MS = 1 * HOUR_MS
+# The timeout of a transaction. Its partitions, which are one record, and those of all open ones of a shard.
+TRANSACTION_TIMEOUT_MS_MAX = 15 * MINUTE_MS
+TRANSACTION_PARTITIONS_MAX = 10_000
+TRANSACTION_PARTITIONS_PER_SHARD_MAX = 500_000
 
 # Requests ---------------------------------------------------------------------------------------
 
@@ -296,8 +304,7 @@ METADATA_TRIES_MAX = 3
 METADATA_REVISION_WAIT_MS_MAX = 10 * SECOND_MS
 # How long a request waits for a controller. A cluster lacks one for moments only: another broker takes over.
 METADATA_CONTROLLER_MS_MAX = 5 * SECOND_MS
-# The pause between two attempts to reach an unavailable store; the longest pause between attempts to change
-# it.
+# Pauses between attempts to reach an unavailable store; the longest pause between attempts to change it.
 METADATA_UNAVAILABLE_PAUSE_MS = 250
 METADATA_UNAVAILABLE_PAUSE_MS_MAX = 2 * SECOND_MS
 # How long the broker waits for a newer image after a conflict for which the store reports no revision, and
@@ -564,8 +571,11 @@ assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES
 # records than the log accepts.
 assert max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX, STATE_BYTES_PER_FLUSH) < COORDINATOR_ROOM_BYTES
 assert 2 * STATE_RECORDS_PER_FLUSH < RECORDS_CHECKED_MAX
-# The chunks of long commands fit one iteration of the event loop.
-assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE) <= STATE_RECORDS_PER_CHUNK
+# The chunks of long commands, and the timers that write a record each, fit one iteration of the event loop.
+assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE, TIMERS_PER_CHUNK) <= STATE_RECORDS_PER_CHUNK
+# The largest transaction covers any topic. With a topic for each partition, its record fits a batch twice.
+assert PARTITIONS_PER_TOPIC_MAX <= TRANSACTION_PARTITIONS_MAX <= TRANSACTION_PARTITIONS_PER_SHARD_MAX
+assert 2 * TRANSACTION_PARTITIONS_MAX * (TOPIC_NAME_CHARACTERS_MAX + 16) < STATE_COMMAND_BYTES_MAX
 # The long replies that are built at once leave memory for fetches.
 assert GROUP_REPLIES_AT_ONCE * GROUP_REPLY_BYTES_MAX < REPLY_BYTES_TOTAL_MAX
 # The largest topic fits the cache, and leaves room for others.
@@ -579,13 +589,11 @@ assert METRICS_GROUP_PARTITIONS_MAX <= RECORD_TIMES_KEPT_MAX
 assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
 # A coordinator has the leaders' replies, or has given up on one of them, before its own reply is overdue.
 assert PEER_POSITIONS_MS_MAX * 2 < PEER_REPORTS_MS_MAX
-# A silent leader is detected before the time for all its requests is over. Then it receives no further
-# request.
+# A silent leader is detected before the time for all its requests is over, and gets no further request.
 assert PEER_POSITION_MS_MAX < PEER_POSITIONS_MS_MAX < PEER_UNAVAILABLE_MS
 # A leader with a slow disk replies in time, without ages.
 assert RECORD_TIMES_MS_MAX < PEER_POSITION_MS_MAX
-# One entry of twelve bytes, the larger of the two kinds, for each interval of a full segment of the default
-# size.
+# One entry of twelve bytes, the larger of the two kinds, for each interval of a full segment by default.
 assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * 12 <= INDEX_BYTES_MAX
 # A connection paused after a rejection holds the waiting request, and must not be closed for that.
 assert REJECTION_PAUSE_MS_MAX < MEMORY_GRACE_MS
