@@ -3,6 +3,8 @@
 import pytest
 
 from penstock.errors import ErrorCode
+from penstock.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from penstock.transactions.partitions import PartitionsRequest
 from penstock.transactions.transaction import TransactionStatus
 from penstock.types import TopicPartition
 from tests.unit.transactions.transactions_support import (
@@ -62,6 +64,18 @@ def test_while_markers_are_missing_a_producer_must_wait(version: int) -> None:
     assert harness.add(after, version=version) is ErrorCode.CONCURRENT_TRANSACTIONS  # type: ignore[arg-type]
     harness.acknowledge(harness.sent[-1])
     assert harness.add(after, version=version) is NONE  # type: ignore[arg-type]
+
+
+def test_the_offsets_of_a_group_are_one_more_partition() -> None:
+    harness = TransactionsHarness()
+    producer = harness.new_producer()
+    request = PartitionsRequest("t", producer, [OFFSETS_7])
+    reply = harness.ask(lambda machine, pending, now: machine.add_offsets(request, pending, now))
+    assert reply == AddOffsetsToTxnResponse()
+    assert harness.state().partitions == {OFFSETS_7}
+    unknown = request._replace(producer=identity(5, 0))
+    reply = harness.ask(lambda machine, pending, now: machine.add_offsets(unknown, pending, now))
+    assert reply is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_a_leader_verifies_each_partition() -> None:

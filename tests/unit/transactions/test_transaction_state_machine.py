@@ -2,18 +2,21 @@
 
 import pytest
 
-from penstock.coordinator.outcome import Now, StateRecord
-from penstock.errors import ErrorCode
+from penstock.coordinator.outcome import Now, StateRecord, WaitingRequest
+from penstock.errors import ApiError, ErrorCode
 from penstock.limits import DAY_MS, HOUR_MS, TIMERS_PER_CHUNK, TRANSACTIONAL_ID_BYTES_MAX
+from penstock.transactions.ending import EndTransactionRequest
+from penstock.transactions.initialise import InitProducerRequest
 from penstock.transactions.markers import TransactionMarkers
 from penstock.transactions.records import encode_key
-from penstock.transactions.transaction import ProducerIdentity, TransactionStatus
+from penstock.transactions.transaction import ProducerIdentity, ReservedProducerId, TransactionStatus
 from penstock.transactions.transaction_context import TransactionConfig, TransactionLimits
-from penstock.types import TopicPartition
+from penstock.types import ProducerId, TopicPartition
 from tests.unit.transactions.transactions_support import (
     OFFSETS_7,
     ORDERS_0,
     ORDERS_1,
+    START,
     TIMEOUT_MS,
     TV1,
     TV2,
@@ -90,6 +93,18 @@ def test_an_abort_of_nothing_is_complete_at_once() -> None:
     assert harness.status() is COMPLETE_ABORT
     assert harness.sent == []
     assert harness.end(producer, False, TV2) == after, "a repeated request has the same reply"
+
+
+@pytest.mark.parametrize("version", [TV1, TV2])
+def test_a_producer_id_that_no_decision_took_may_be_offered_again(version: int) -> None:
+    harness = TransactionsHarness()
+    producer = harness.new_producer()
+    harness.add(producer, version=version)
+    new_id = harness.new_id()
+    request = EndTransactionRequest("t", producer, True, version)
+    harness.ask(lambda machine, pending, now: machine.end_transaction(request, new_id, pending, now))
+    assert harness.status() is PREPARE_COMMIT
+    assert not new_id.is_taken
 
 
 # Timeouts
@@ -176,6 +191,15 @@ def test_ten_thousand_open_transactions_all_end() -> None:
         assert len(harness.sent) == turn * TIMERS_PER_CHUNK
     harness.load()
     assert len(harness.sent) == 2 * 10_000
+
+
+def test_the_next_deadline_is_that_of_the_transaction() -> None:
+    harness = TransactionsHarness()
+    assert harness.machine.next_deadline() is None
+    producer = harness.new_producer(timeout_ms=5_000)
+    assert harness.machine.next_deadline() == START.monotonic + WEEK_MS / 1000
+    harness.add(producer)
+    assert harness.machine.next_deadline() == START.monotonic + 5
 
 
 # Expiry
@@ -309,6 +333,19 @@ def test_markers_acknowledged_meanwhile_complete_the_transaction_later() -> None
 @pytest.mark.parametrize("name", ["", "x" * (TRANSACTIONAL_ID_BYTES_MAX + 1), "ü" * 100_000])
 def test_an_id_of_the_wrong_length_is_rejected(name: str) -> None:
     assert TransactionsHarness().init(name) is ErrorCode.INVALID_REQUEST
+
+
+def test_the_rejection_of_a_long_id_shows_its_beginning_and_what_to_do() -> None:
+    machine = TransactionsHarness().machine
+    request = InitProducerRequest("orders-" + "x" * 100_000, TIMEOUT_MS)
+    pending = WaitingRequest(lambda reply: None, lambda code, detail: code)
+    with pytest.raises(ApiError) as rejected:
+        machine.init_producer(request, ReservedProducerId(ProducerId(1)), pending, START)
+    detail = rejected.value.detail
+    assert detail.startswith("transactional id 'orders-xxx")
+    assert "100007 bytes" in detail
+    assert "choose another transactional.id" in detail
+    assert len(detail) < 300
 
 
 def test_the_longest_id_is_accepted() -> None:

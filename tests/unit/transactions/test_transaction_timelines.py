@@ -1,4 +1,4 @@
-"""Histories that went wrong elsewhere: bugs of Kafka and its kin, each with what must happen instead.
+"""Histories that went wrong elsewhere: bugs of other brokers, each with what must happen instead.
 
 Where a write has to fail or to wait, the test uses a shard on a simulated disk.
 """
