@@ -12,7 +12,7 @@ STATE_MACHINE = "transactions/transaction_state_machine.py"
 MODEL = "tests/model/test_transaction_coordinator.py"
 TIMELINES = "tests/unit/transactions/test_transaction_timelines.py"
 
-TRANSACTION_MISTAKES: Sequence[Mutant] = (
+TRANSACTION_COORDINATOR_MISTAKES: Sequence[Mutant] = (
     Mutant(
         "late_acknowledgement_counts_for_the_next",
         MARKERS,
