@@ -170,12 +170,10 @@ REJECTION_PAUSE_MS_MAX = 100
 # Rejected requests of one connection per second, for any API. Tools that look up missing resources stay
 # below; a client in a tight loop would cost half a core.
 REJECTIONS_PER_SECOND = 2000
-# Memory of all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that large requests
-# never block small ones.
+# Memory of all unfinished requests. Half is for frames beyond FRAME_FIRST_BYTES, so small ones never wait.
 REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB
-# Memory of decoded requests that wait for their reply, and the cost of one: a fixed amount, and an amount for
-# each of its bytes (the largest that decoding can expand them to), or for each partition where only
-# partitions wait.
+# Memory of decoded requests that wait for their reply. One costs a fixed amount, and an amount for each byte
+# (the largest that decoding can expand it to), or for each partition where only partitions wait.
 DECODED_BYTES_MAX = 256 * MIB
 DECODED_REQUEST_BYTES = 2 * KIB
 DECODED_BYTES_PER_BYTE = 48
@@ -183,8 +181,7 @@ DECODED_PARTITION_BYTES = 512
 # When all of that is used, requests that count as more than this wait. Smaller ones are processed, and a
 # connection whose reply is then deferred is not read until memory is free.
 DECODED_BYTES_WHEN_FULL = 16 * KIB
-# Record batches of one produce request: they are appended in one iteration of the event loop, 10 to 20 us
-# each.
+# Record batches of one produce request, appended in one iteration of the event loop: 10 to 20 us each.
 PRODUCE_BATCHES_MAX = 10_000
 # Invalid records that the reply to one produce request lists.
 RECORDS_NAMED_MAX = 100
@@ -229,8 +226,7 @@ BATCH_BYTES_MAX = 1 * MIB + 12
 DECOMPRESSED_BYTES_MAX = 64 * MIB
 # Records of one batch that are validated one by one, where a topic requires it.
 RECORDS_CHECKED_MAX = 50_000
-# A batch beyond either of these, or a compressed one, is validated by a worker thread: this many records take
-# about half a millisecond.
+# A batch beyond these, or a compressed one, is validated by a worker thread. So many take about 0.5 ms.
 VALIDATION_RECORDS_ON_LOOP_MAX = 200
 VALIDATION_BYTES_ON_LOOP_MAX = 16 * KIB
 # Batches that wait for validation, of all partitions, and the cost of one beside its own bytes; their
@@ -367,8 +363,7 @@ PEER_PROBE_FAILURES_MIN = 2
 PEER_REACHABLE_MS = 10 * SECOND_MS
 FOLLOWER_SILENCE_MS_MAX = 2 * SECOND_MS
 # Partitions that one request may reassign or elect leaders for, and how many of them share a transaction:
-# each compares itself and its topic; all together compare the term, the cluster-wide defaults and the elected
-# brokers.
+# each compares itself and its topic; all compare the term, the cluster-wide defaults and the elected brokers.
 PARTITIONS_CHANGED_MAX = 10_000
 PARTITION_CHANGES_AT_ONCE = 25
 # Partitions that one step of `penstock cluster balance` reassigns.
@@ -413,8 +408,7 @@ SEGMENT_BYTES_MIN = 1 * MIB
 # Offsets within a segment are stored relative to its first, in four bytes.
 SEGMENT_OFFSETS_MAX = INT_MAX
 INDEX_INTERVAL_BYTES = 4 * KIB
-# The maximum for any topic's setting: a read walks from batch header to batch header at most this far, on the
-# event loop too.
+# The maximum for any topic's setting: how far a read walks from header to header, on the event loop too.
 INDEX_INTERVAL_BYTES_MAX = 64 * KIB
 INDEX_BYTES_MAX = 10 * MIB
 # Bytes read at once when a log is opened after a crash.
@@ -438,8 +432,7 @@ CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one iteration of the event loop.
 CHECKPOINT_PARTITIONS_AT_ONCE = 20
-# Partitions whose log start offset DeleteRecords stores together; between such groups it checks the client's
-# timeout.
+# Partitions whose log start offset DeleteRecords stores together. In between it checks the client's timeout.
 DELETE_RECORDS_PARTITIONS_AT_ONCE = 20
 # The pause before a log start offset that found no disk space is stored again; and how long a fetch waits at
 # the leader while the follower has a new log start offset to report that is about to be stored.
@@ -459,8 +452,7 @@ STORAGE_TICK_MS = 250
 # Threads that read data that is not in memory.
 COLD_READ_THREADS = 4
 # A copy whose files could not be read this often within this time is given up, where other replicas exist. A
-# device may retry for many seconds before it gives up on a sector. Failures closer together than the third
-# limit count as one.
+# device may retry a sector for many seconds. Failures closer together than the third limit count as one.
 READ_FAILURES_MAX = 3
 READ_FAILURES_MS = 1 * MINUTE_MS
 READ_FAILURES_APART_MS = SECOND_MS // 2
@@ -468,9 +460,8 @@ READ_FAILURES_APART_MS = SECOND_MS // 2
 # this many batch headers (about 3 ms) and then examines the records of one batch, yielding after this many.
 LOOKUP_HEADERS_PER_STEP = 1_000
 LOOKUP_RECORDS_PER_CHUNK = 500
-# Records and bytes that one lookup of one partition decodes, in all its batches; beyond that, batch headers
-# determine the result. No uncompressed batch of the default size has as many records; they take about a third
-# of a second.
+# Records and bytes that one lookup of one partition decodes, in about a third of a second; beyond that, batch
+# headers determine the result. No uncompressed batch of the default size has as many records.
 LOOKUP_RECORDS_MAX = 200_000
 LOOKUP_EXPANDED_BYTES_MAX = DECOMPRESSED_BYTES_MAX
 # How long a request waits for its lookups, unless it sets a shorter timeout.
