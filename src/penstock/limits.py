@@ -226,7 +226,7 @@ BATCH_BYTES_MAX = 1 * MIB + 12
 DECOMPRESSED_BYTES_MAX = 64 * MIB
 # Records of one batch that are validated one by one, where a topic requires it.
 RECORDS_CHECKED_MAX = 50_000
-# A batch beyond these, or a compressed one, is validated by a worker thread. So many take about 0.5 ms.
+# A batch beyond either of these (about 0.5 ms), or a compressed one, is validated by a worker thread.
 VALIDATION_RECORDS_ON_LOOP_MAX = 200
 VALIDATION_BYTES_ON_LOOP_MAX = 16 * KIB
 # Batches that wait for validation, of all partitions, and the cost of one beside its own bytes; their
