@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tools.damage_mistakes import DAMAGE_MISTAKES, MANAGER
 from tools.mutant import Mutant
+from tools.transaction_coordinator_mistakes import TRANSACTION_COORDINATOR_MISTAKES
 
 LEADING = "replication/leading.py"
 PARTITION = "replication/partition.py"
@@ -17,6 +18,7 @@ CLEANER = "log/compaction/cleaner.py"
 
 MUTANTS: Sequence[Mutant] = (
     *DAMAGE_MISTAKES,
+    *TRANSACTION_COORDINATOR_MISTAKES,
     # What is safe
     Mutant(
         "visible_before_flush",
