@@ -285,6 +285,7 @@ MUTANTS: Sequence[Mutant] = (
         "replication/roles.py",
         "return leading if epoch == leader_epoch else None",
         "return None",
+        "tests/unit/broker/replication/test_deposed_leader.py",
     ),
     Mutant(
         "rejection_is_lost_while_the_leader_is_deposed",

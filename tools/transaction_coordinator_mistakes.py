@@ -10,6 +10,7 @@ MARKERS = "transactions/markers.py"
 STATE_MACHINE = "transactions/transaction_state_machine.py"
 
 MODEL = "tests/model/test_transaction_coordinator.py"
+STATES = "tests/unit/transactions/test_transaction_state_machine.py"
 TIMELINES = "tests/unit/transactions/test_transaction_timelines.py"
 
 TRANSACTION_COORDINATOR_MISTAKES: Sequence[Mutant] = (
@@ -18,7 +19,7 @@ TRANSACTION_COORDINATOR_MISTAKES: Sequence[Mutant] = (
         MARKERS,
         "        if markers is self._markers:\n",
         "        if True:\n",
-        MODEL,
+        STATES,
     ),
     Mutant(
         "every_marker_aborts", MARKERS, "            prepared.is_committing,\n", "            False,\n", MODEL
@@ -92,7 +93,7 @@ TRANSACTION_COORDINATOR_MISTAKES: Sequence[Mutant] = (
         ENDING,
         "    if before.status is not ONGOING:\n        return _repeated_end(",
         "    if before.status not in (ONGOING, PREPARE_COMMIT):\n        return _repeated_end(",
-        MODEL,
+        TIMELINES,
     ),
     Mutant(
         "every_transaction_has_the_same_epoch",
