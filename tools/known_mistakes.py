@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tools.damage_mistakes import DAMAGE_MISTAKES, MANAGER
 from tools.mutant import Mutant
+from tools.transaction_mistakes import TRANSACTION_MISTAKES
 
 LEADING = "replication/leading.py"
 PARTITION = "replication/partition.py"
@@ -17,6 +18,7 @@ CLEANER = "log/compaction/cleaner.py"
 
 MUTANTS: Sequence[Mutant] = (
     *DAMAGE_MISTAKES,
+    *TRANSACTION_MISTAKES,
     # What is safe
     Mutant(
         "visible_before_flush",
@@ -226,8 +228,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "retries_are_not_recognised",
         "log/producer_state.py",
-        "return _duplicate_or_next(producer, header)",
-        "return None",
+        "        repeated = _duplicate_or_next(producer, header)\n",
+        "        repeated = None\n",
     ),
     Mutant(
         "producers_evicted_early_are_not_counted",
