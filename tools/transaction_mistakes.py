@@ -9,7 +9,7 @@ TRANSACTIONS = "log/transactions/log_transactions.py"
 ABORTED_FILES = "log/transactions/aborted_files.py"
 PRODUCER_TESTS = "tests/unit/log/test_producer_transactions.py"
 LOG_TESTS = "tests/unit/log/transactions/test_log_transactions.py"
-READER_TESTS = "tests/unit/broker/data/test_read_committed.py"
+READER_TESTS = "tests/unit/broker/data/test_committed_fetches.py"
 
 TRANSACTION_MISTAKES: Sequence[Mutant] = (
     Mutant(

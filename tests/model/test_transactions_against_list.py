@@ -185,11 +185,12 @@ class TransactionMachine(RuleBasedStateMachine):
         offset = start + int((self.end - start) * where)
         if any(entry.offset < start < entry.end for entry in self.entries):
             return  # a batch that begins before the log start cannot go in part
-        keeps_snapshot = any(snapshot <= offset for snapshot in self.log.snapshots)
+        base = self.log.segments[0].base_offset
+        keeps_snapshot = any(base <= snapshot <= offset for snapshot in self.log.snapshots)
         truncate_to(self.log, Offset(offset))
         self._cut(offset)
         if not keeps_snapshot:
-            self._forget_before(self.log.segments[0].base_offset)
+            self._forget_before(base)
 
     def _cut(self, offset: int) -> None:
         self._end_without_entries = self.log.log_end_offset

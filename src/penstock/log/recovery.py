@@ -103,7 +103,12 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
     log.recovery_point = log.snapshots[-1] if log.snapshots else Offset(0)
     # Epochs above the recovery point come from the batches there.
     log.epochs.truncate_end(log.recovery_point)
+    bases = offsets_named(names, LOG_SUFFIX)
     for offset in reversed(log.snapshots):
+        if bases and offset < bases[0]:
+            # Retention removed batches behind it, a marker of an open transaction perhaps. A truncation goes
+            # back to such a snapshot. To know nothing of a producer is safe, and to know too little is not.
+            break
         try:
             log.producers = Producers.from_bytes(disk.read_file(log.snapshot_path(offset)))
             log.transactions.restore(log.producers)

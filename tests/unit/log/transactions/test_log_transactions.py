@@ -23,6 +23,7 @@ from penstock.types import LeaderEpoch, Offset, ProducerId
 from tests.unit.log.log_support import (
     FOLDER,
     append,
+    batch_of,
     checkpoint,
     file_at,
     flush,
@@ -357,6 +358,25 @@ def test_retention_removes_rows_and_files_with_their_segments(disk: Mount, log: 
     assert aborted(log) == [(4, 6, 7)]
     log.close()
     assert aborted(reopened(disk).log) == [(4, 6, 7)]
+
+
+def test_a_snapshot_from_before_the_first_segment_is_not_used(disk: Mount, log: PartitionLog) -> None:
+    """It would leave the transaction open for ever: retention removed the marker."""
+    write(log, 1, 0)
+    append(log, [b"x"], producer_id=2, producer_epoch=0, base_sequence=0)
+    checkpoint(log)
+    end(log, 1, commit=True)
+    append(log, [b"x"], producer_id=2, producer_epoch=0, base_sequence=1)
+    log.roll()
+    append(log, [b"x"], producer_id=2, producer_epoch=0, base_sequence=2)
+    checkpoint(log)
+    for path in log.drop_segments(1):
+        disk.remove(path)
+    truncate_to(log, Offset(4))
+    assert log.snapshots == [2]
+    assert stable_end(log) == 4
+    again = batch_of([b"x"], producer_id=2, producer_epoch=0, base_sequence=2)
+    assert log.producers.check(parse_header(again)) is None
 
 
 def test_a_transaction_that_retention_cut_is_still_ended(disk: Mount, log: PartitionLog) -> None:
