@@ -191,10 +191,11 @@ class ProducerRegistry:
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_by_id", "_limits", "_registry", "transactions_open")
+    __slots__ = ("_by_id", "_limits", "_producers_max", "_registry", "transactions_open")
 
     def __init__(self, limits: ProducerLimits = PRODUCER_LIMITS) -> None:
         self._limits = limits
+        self._producers_max = limits.per_partition_max
         # In order of last use: the first one is evicted when there are too many.
         self._by_id: dict[ProducerId, Producer] = {}
         self._registry: ProducerRegistry | None = None
@@ -207,7 +208,7 @@ class Producers:
                 self._registry.remove(producer)
         self._registry = registry
         if registry is not None:
-            self._limits = registry.limits
+            self._limits, self._producers_max = registry.limits, registry.limits.per_partition_max
             for producer in tuple(self._by_id.values()):
                 registry.add(producer, self)
 
@@ -286,7 +287,8 @@ class Producers:
     def replay(self, header: BatchHeader, base_offset: Offset) -> None:
         """Apply a batch that is in the log and belongs to no transaction."""
         before = self._by_id.pop(ProducerId(header.producer_id), None)
-        self._apply(before, header, base_offset, NOT_TRANSACTIONAL if before is None else before.transaction)
+        transaction = NOT_TRANSACTIONAL if before is None else before.transaction
+        self._apply(before, header, base_offset, transaction)
 
     def replay_transactional(self, header: BatchHeader, base_offset: Offset) -> bool:
         """Apply a batch of a transaction. Returns whether the transaction begins with it."""
@@ -306,17 +308,16 @@ class Producers:
         base_offset: Offset,
         transaction: ProducerTransaction,
     ) -> None:
-        delta = header.last_offset_delta
-        batch = WrittenBatch(
-            header.base_sequence,
-            header.last_sequence,
-            Offset(base_offset + delta),
-            delta,
-            header.max_timestamp,
-        )
-        self._put(
-            before, _after(before, ProducerId(header.producer_id), header.producer_epoch, batch, transaction)
-        )
+        # Unpacked at once: this runs for every batch of an idempotent producer.
+        _, _, _, _, _, _, delta, _, newest, producer_id, epoch, sequence, _ = header
+        batch = WrittenBatch(sequence, header.last_sequence, Offset(base_offset + delta), delta, newest)
+        # A new producer epoch starts its sequence numbers again, so batches of the old one no longer count.
+        if before is None or epoch > before.epoch:
+            producer = Producer(producer_id, epoch, (batch,), transaction)
+        else:
+            known = before.batches[1 - PRODUCER_WINDOW_BATCHES :]
+            producer = Producer(producer_id, before.epoch, (*known, batch), transaction)
+        self._put(before, producer)
 
     def replay_marker(self, marker: EndTransactionMarker, timestamp: int) -> Offset:
         """Apply a marker. Returns the first offset of the transaction that it ends; NO_OFFSET: none."""
@@ -341,16 +342,17 @@ class Producers:
             if before is not None:
                 self._registry.remove(before)
             self._registry.add(producer, self)
-        while len(self._by_id) - self.transactions_open > self._limits.per_partition_max:
-            self._evict_oldest()
+        if len(self._by_id) > self._producers_max:
+            self._evict_surplus()
 
-    def _evict_oldest(self) -> None:
-        while (oldest := next(iter(self._by_id.values()))).is_in_transaction:
-            self._by_id[oldest.id] = self._by_id.pop(oldest.id)  # rule 4: behind all that may be evicted
-        if self._registry is None:  # not counted: recovery replays producers that were evicted before
-            self.forget(oldest)
-        else:
-            self._registry.evict(oldest)
+    def _evict_surplus(self) -> None:
+        while len(self._by_id) - self.transactions_open > self._producers_max:
+            while (oldest := next(iter(self._by_id.values()))).is_in_transaction:
+                self._by_id[oldest.id] = self._by_id.pop(oldest.id)  # rule 4: behind all that may be evicted
+            if self._registry is None:  # not counted: recovery replays producers that were evicted before
+                self.forget(oldest)
+            else:
+                self._registry.evict(oldest)
 
     def forget(self, producer: Producer) -> None:
         del self._by_id[producer.id]
@@ -421,7 +423,8 @@ class Producers:
             return
         first_sequence = sequence_plus(last_sequence, -offset_delta)
         batch = WrittenBatch(first_sequence, last_sequence, Offset(last_offset), offset_delta, timestamp)
-        self._put(before, _after(before, ProducerId(producer_id), epoch, batch, transaction))
+        known = () if before is None else before.batches
+        self._put(before, Producer(ProducerId(producer_id), epoch, (*known, batch), transaction))
 
 
 def render_snapshot(producers: Iterable[Producer]) -> bytes:
@@ -439,21 +442,6 @@ def _rows(producer: Producer) -> Iterable[bytes]:
         yield SNAPSHOT_ROW.pack(
             *head, batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp, *tail
         )
-
-
-def _after(
-    before: Producer | None,
-    producer_id: ProducerId,
-    epoch: int,
-    batch: WrittenBatch,
-    transaction: ProducerTransaction,
-) -> Producer:
-    """State of a producer after one more batch."""
-    # A new producer epoch starts its sequence numbers again, so batches of the old one no longer count.
-    if before is None or epoch > before.epoch:
-        return Producer(producer_id, epoch, (batch,), transaction)
-    known = before.batches[1 - PRODUCER_WINDOW_BATCHES :]
-    return Producer(producer_id, before.epoch, (*known, batch), transaction)
 
 
 def sequence_plus(sequence: int, steps: int) -> int:
