@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tools.damage_mistakes import DAMAGE_MISTAKES, MANAGER
 from tools.mutant import Mutant
+from tools.transaction_coordinator_mistakes import TRANSACTION_COORDINATOR_MISTAKES
 from tools.transaction_mistakes import TRANSACTION_MISTAKES
 
 LEADING = "replication/leading.py"
@@ -19,6 +20,7 @@ CLEANER = "log/compaction/cleaner.py"
 MUTANTS: Sequence[Mutant] = (
     *DAMAGE_MISTAKES,
     *TRANSACTION_MISTAKES,
+    *TRANSACTION_COORDINATOR_MISTAKES,
     # What is safe
     Mutant(
         "visible_before_flush",
@@ -207,8 +209,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "leadership_moves_between_equals",
         REACHABILITY,
-        "(len(connected[node]), node == broker_id, node in state.isr)",
-        "(len(connected[node]), node != broker_id, node in state.isr)",
+        "len(connected[node]), node == broker_id, node in state.isr",
+        "len(connected[node]), node != broker_id, node in state.isr",
+        "tests/unit/controller/test_reachability.py",
+    ),
+    Mutant(
+        "leadership_goes_where_replicas_have_to_copy",
+        REACHABILITY,
+        "return has_enough, len(",
+        "return True, len(",
         "tests/unit/controller/test_reachability.py",
     ),
     Mutant(
@@ -319,6 +328,13 @@ MUTANTS: Sequence[Mutant] = (
         "tests/unit/log/test_truncation.py",
     ),
     Mutant(
+        "producers_of_a_snapshot_before_the_log_are_trusted",
+        RECOVERY,
+        "    if log.segments and log.segments[0].base_offset > scan_from:\n",
+        "    if False:\n",
+        "tests/unit/log/test_truncation.py",
+    ),
+    Mutant(
         "folder_of_a_truncation_does_not_say_whose_it_is",
         "log/truncation.py",
         "[*([] if metadata is None else [metadata]), self._log.start_file(self.offset)]",
@@ -377,7 +393,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "records_that_are_not_safe_are_cleaned",
         "broker/storage/compaction.py",
-        "        safe = safe_end(log, partition.high_watermark)\n",
+        "        safe = safe_end(log, partition.last_stable_offset)\n",
         "        safe = log.log_end_offset\n",
         is_of_one_broker=True,
     ),

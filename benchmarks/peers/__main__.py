@@ -45,8 +45,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print(_listed())
         return 0
     allow_open_files()
-    # A run that is stopped must still end its servers: the blocks they run in see this.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A run that is stopped must still end its servers: the blocks they run in see this. A hangup does not
+    # reach the servers, which have sessions of their own. `nohup` has it ignored, and it stays ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     sizes = QUICK if arguments.quick else FULL
     if arguments.repetitions:
         sizes = replace(sizes, repetitions=arguments.repetitions)

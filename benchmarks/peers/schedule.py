@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from subprocess import SubprocessError
 
 from benchmarks.brokers import BrokerFailed, temporary_folder
 from benchmarks.clients import ClientFailed as PenstockClientFailed
@@ -21,16 +22,16 @@ from benchmarks.peers.results import Missing, Sample
 from benchmarks.peers.servers.process import ServerFailed
 from benchmarks.peers.session import Session
 from benchmarks.peers.sizes import Sizes
+from benchmarks.peers.warm import are_alike
 from benchmarks.phase import Phase
 
-Ask = Callable[[Session], Iterator[Sample]]
-FAILURES = (ClientFailed, PenstockClientFailed, ServerFailed, BrokerFailed, OSError)
+Ask = Callable[[Session], Iterator[Sample | Missing]]
+FAILURES = (ClientFailed, PenstockClientFailed, ServerFailed, BrokerFailed, SubprocessError, OSError)
 START, RECOVERY, LIMITS = "start", "recovery", "limits"
 WARM_BYTES = 1000
 WARM_RATE = 1000
-SETTLED = 0.1
-SETTLED_ROUNDS = 3
-"""So many rounds of warming up in a row that differ by less than that share end it."""
+WARM_ROUNDS = 3
+"""So many rounds of warming up in a row that are alike end it."""
 
 SINGLE: dict[str, Ask] = {
     "batched": single.batched,
@@ -72,7 +73,7 @@ class Schedule:
         asked = [name for name in self.questions if name in SINGLE or name in (START, RECOVERY)]
         if not contender.peer.speaks_kafka and "java" in asked:
             asked.remove("java")
-            self._miss(contender, "java", "Kafka's tools do not speak its protocol")
+            self._miss(contender.name, "java", "Kafka's tools do not speak its protocol")
         if not asked:
             return
         self._note(f"{contender.name}: {', '.join(asked)}")
@@ -86,11 +87,10 @@ class Schedule:
 
     def _ask_single(self, contender: Contender, clients: Clients, home: Path, asked: Sequence[str]) -> None:
         written: Work | None = None
-        began = time.monotonic()
         with contender.start(home, contender.settings) as server:
             session = Session(contender, server, clients, self.sizes)
             if START in asked:
-                self._ask(session, START, lambda each: lifecycle.start(each, began))
+                self._ask(session, START, lifecycle.start)
             lane = lifecycle.make_lane(session) if RECOVERY in asked else None
             if any(name in SINGLE for name in asked):
                 self._warm_up(session)
@@ -100,10 +100,10 @@ class Schedule:
             if lane is not None:
                 written = lifecycle.write_before_kill(session, *lane)
         if written is not None:
-            again, work = time.monotonic(), written
+            work = written
             with contender.start(home, contender.settings) as server:
                 session = Session(contender, server, clients, self.sizes)
-                self._ask(session, RECOVERY, lambda each: lifecycle.after_kill(each, work, again))
+                self._ask(session, RECOVERY, lambda each: lifecycle.after_kill(each, work))
 
     def _warm_up(self, session: Session, replicas: int = 1) -> None:
         """Produce and read in rounds until the rates settle: Java compiles what is used often."""
@@ -115,7 +115,7 @@ class Schedule:
                 reading = replace(work, records=produced.work + 1, seconds=self.sizes.consume_s_max)
                 session.clients.call("consume", reading)
             rates.append(produced.per_second)
-            if are_settled(rates):
+            if are_alike(rates, WARM_ROUNDS):
                 break
         flow = session.work(is_paced=True, rate=WARM_RATE, seconds=self.sizes.warm_flow_s, replicas=replicas)
         with session.lanes(flow):
@@ -127,7 +127,7 @@ class Schedule:
         asked = [name for name in self.questions if name in CLUSTER]
         if not contender.fails_over and "leader_kill" in asked:
             asked.remove("leader_kill")
-            self._miss(contender, "leader_kill", contender.cluster_note)
+            self._miss(contender.name, "leader_kill", contender.cluster_note)
         if not asked:
             return
         self._note(f"{contender.name}, three servers: {', '.join(asked)}")
@@ -166,35 +166,32 @@ class Schedule:
             self._take(ask(session))
             self._note(f"  {name}: {time.monotonic() - began:.1f} s")
         except FAILURES as problem:
-            self._miss(session.contender, name, f"FAILED: {problem}")
+            self._miss(session.contender.name, name, f"FAILED: {problem}")
             if isinstance(problem, ClientStuck):
                 raise  # its process is not free for the next question
         finally:
             self._answered.add(name)
 
-    def _take(self, samples: Iterator[Sample]) -> None:
-        for sample in samples:  # those before a failure are kept
-            self.samples.append(sample)
+    def _take(self, found: Iterator[Sample | Missing]) -> None:
+        for each in found:  # those before a failure are kept
+            if isinstance(each, Missing):
+                self._miss(each.contender, each.question, each.reason)
+            else:
+                self.samples.append(each)
 
     def _miss_rest(self, contender: Contender, asked: Sequence[str], problem: BaseException) -> None:
         for name in asked:
             if name not in self._answered:
-                self._miss(contender, name, f"FAILED: {problem}")
+                self._miss(contender.name, name, f"FAILED: {problem}")
 
-    def _miss(self, contender: Contender, question: str, reason: str) -> None:
-        missing = Missing(contender.name, question, reason)
+    def _miss(self, contender: str, question: str, reason: str) -> None:
+        missing = Missing(contender, question, reason)
         if missing not in self.missing:
             self.missing.append(missing)
-            self._note(f"{contender.name}, {question}: {reason}")
+            self._note(f"{contender}, {question}: {reason}")
 
     def _note(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-def are_settled(rates: Sequence[float]) -> bool:
-    """Whether the latest rates differ so little that warming up has an end."""
-    latest = rates[-SETTLED_ROUNDS:]
-    return len(latest) == SETTLED_ROUNDS and max(latest) - min(latest) < SETTLED * max(latest)
 
 
 def rotated(contenders: Sequence[Contender], repetition: int) -> list[Contender]:

@@ -5,6 +5,7 @@ Rule 2: before each clock starts, what others have left to write is on disk (`sy
 pays for it."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from benchmarks.peers.contenders import Contender
 from benchmarks.peers.results import Sample
 from benchmarks.peers.servers.process import Server
 from benchmarks.peers.sizes import Sizes
+from benchmarks.peers.warm import settled
+from benchmarks.phase import Phase
 
 MB = 1_000_000
 KEPT_UP = 0.99
@@ -43,6 +46,22 @@ class Session:
         os.sync()
         yield work
         self.clients.call("delete", work)
+
+    def steady_flow(self, lead_s: float, **options: object) -> tuple[Phase, list[float]]:
+        """The phase of sending evenly, and the ages in milliseconds at which readers had the records.
+
+        Readers have `lead_s` to connect. The flow is repeated until its median age settles.
+        """
+
+        def run() -> tuple[Phase, list[float]]:
+            work = self.work(**options)
+            with self.lanes(work):
+                receiving = self.clients.begin("receive_steadily", work)
+                time.sleep(lead_s)
+                phase: Phase = self.clients.call("send_steadily", work)
+                return phase, receiving.wait()
+
+        return settled(run, lambda each: percentile(sorted(each[1]), 0.5), runs_max=self.sizes.runs_max)
 
     def sample(
         self, figure: str, value: float, unit: str, better: Better = Better.LOWER, limited_by: str = ""

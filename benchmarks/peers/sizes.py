@@ -12,6 +12,8 @@ class Sizes:
     round_s: float = 0.8
     produce_s: float = 1.2
     consume_s_max: float = 1.2
+    runs_max: int = 4
+    """Work is repeated until two runs differ by less than a tenth, or so many times; the last run counts."""
     wait_s: float = 1.5
     steady_s: float = 2.0
     fan_out_s: float = 1.0
@@ -21,7 +23,7 @@ class Sizes:
     java_records: int = 250_000
     java_warm_up: int = 100_000
     java_runs_max: int = 4
-    """Runs of each of Kafka's tools end when two in a row differ by less than a tenth, or after so many."""
+    """The same for Kafka's own tools."""
     recovery_records: int = 30_000
     kill_after_s: float = 1.0
     outage_s: float = 2.0
@@ -46,6 +48,7 @@ QUICK = Sizes(
     round_s=0.3,
     produce_s=0.3,
     consume_s_max=1.0,
+    runs_max=1,
     wait_s=0.3,
     steady_s=0.5,
     fan_out_s=0.5,

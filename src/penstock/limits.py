@@ -57,8 +57,7 @@ LOAD_RECORDS_PER_CHUNK = 200
 # each time, up to the second limit.
 COORDINATOR_RELOAD_MS = 1 * SECOND_MS
 COORDINATOR_RELOAD_MS_MAX = 1 * MINUTE_MS
-# While fewer replicas are in sync than the minimum, nothing of a coordinator expires; how often it checks
-# again.
+# While fewer replicas are in sync than the minimum, nothing of a coordinator expires until it checks again.
 TOO_FEW_PAUSE_MS = 1 * SECOND_MS
 # After the disk was full, a coordinator checks this often whether this many bytes are free again, or twice
 # the size of the failed write. If that was not enough after all, the pause doubles each time.
@@ -67,8 +66,7 @@ COORDINATOR_ROOM_CHECK_MS_MAX = 30 * SECOND_MS
 COORDINATOR_ROOM_BYTES = 8 * MIB
 # Records of a coordinator's log that cannot be read, and are logged one by one.
 UNREADABLE_RECORDS_TOLD_MAX = 20
-# State of all groups together: members, offsets, offset metadata. New members and groups are rejected beyond
-# it.
+# State of all groups together: members, offsets, metadata. Beyond it, new members and groups are rejected.
 GROUP_STATE_BYTES_MAX = 512 * MIB
 # The size of one reply about groups, and how many long ones are built at once.
 GROUP_REPLY_BYTES_MAX = 32 * MIB
@@ -94,8 +92,7 @@ GROUPS_REPORTED_PER_CHUNK = 20
 GROUP_REPORTS_AT_ONCE = 4
 # HTTP pages about groups that are built at once. Each sends requests to the coordinators on other brokers.
 GROUP_PAGES_AT_ONCE = 4
-# Groups in one lag request to another broker, and its time limit. That broker in turn sends requests to
-# leaders.
+# Groups in one lag request to another broker, which in turn sends requests to leaders, and its time limit.
 GROUP_REPORTS_PER_CHUNK = 20
 PEER_REPORTS_MS_MAX = 4_500
 # The same for log end offsets: partitions in one request, requests at once, the time limit of one request,
@@ -129,6 +126,17 @@ OFFSET_METADATA_BYTES_MAX = 4 * KIB
 CONSUMER_HEARTBEAT_MS = 1 * SECOND_MS
 CONSUMER_HEARTBEAT_REBALANCING_MS = 200
 CONSUMER_HEARTBEAT_MS_MAX = 5 * SECOND_MS
+# The transactional id of a producer, which is in the key of all records about it. The ids of one shard.
+TRANSACTIONAL_ID_BYTES_MAX = 1 * KIB
+TRANSACTIONAL_IDS_PER_SHARD_MAX = 20_000
+# An unused id is deleted after this time, and no sooner than the second one after its coordinator loaded it:
+# a wall clock that is ahead must not delete all ids at once.
+TRANSACTIONAL_ID_EXPIRATION_MS = 7 * DAY_MS
+TRANSACTIONAL_ID_EXPIRY_PAUSE_MS = 1 * HOUR_MS
+# The timeout of a transaction. Its partitions, which are one record, and those of all open ones of a shard.
+TRANSACTION_TIMEOUT_MS_MAX = 15 * MINUTE_MS
+TRANSACTION_PARTITIONS_MAX = 10_000
+TRANSACTION_PARTITIONS_PER_SHARD_MAX = 500_000
 
 # Requests ---------------------------------------------------------------------------------------
 
@@ -162,12 +170,10 @@ REJECTION_PAUSE_MS_MAX = 100
 # Rejected requests of one connection per second, for any API. Tools that look up missing resources stay
 # below; a client in a tight loop would cost half a core.
 REJECTIONS_PER_SECOND = 2000
-# Memory of all unfinished requests. Half of it is for frames beyond FRAME_FIRST_BYTES, so that large requests
-# never block small ones.
+# Memory of all unfinished requests. Half is for frames beyond FRAME_FIRST_BYTES, so small ones never wait.
 REQUEST_BYTES_IN_FLIGHT_MAX = 256 * MIB
-# Memory of decoded requests that wait for their reply, and the cost of one: a fixed amount, and an amount for
-# each of its bytes (the largest that decoding can expand them to), or for each partition where only
-# partitions wait.
+# Memory of decoded requests that wait for their reply. One costs a fixed amount, and an amount for each byte
+# (the largest that decoding can expand it to), or for each partition where only partitions wait.
 DECODED_BYTES_MAX = 256 * MIB
 DECODED_REQUEST_BYTES = 2 * KIB
 DECODED_BYTES_PER_BYTE = 48
@@ -175,8 +181,7 @@ DECODED_PARTITION_BYTES = 512
 # When all of that is used, requests that count as more than this wait. Smaller ones are processed, and a
 # connection whose reply is then deferred is not read until memory is free.
 DECODED_BYTES_WHEN_FULL = 16 * KIB
-# Record batches of one produce request: they are appended in one iteration of the event loop, 10 to 20 us
-# each.
+# Record batches of one produce request, appended in one iteration of the event loop: 10 to 20 us each.
 PRODUCE_BATCHES_MAX = 10_000
 # Invalid records that the reply to one produce request lists.
 RECORDS_NAMED_MAX = 100
@@ -221,8 +226,7 @@ BATCH_BYTES_MAX = 1 * MIB + 12
 DECOMPRESSED_BYTES_MAX = 64 * MIB
 # Records of one batch that are validated one by one, where a topic requires it.
 RECORDS_CHECKED_MAX = 50_000
-# A batch beyond either of these, or a compressed one, is validated by a worker thread: this many records take
-# about half a millisecond.
+# A batch beyond either of these (about 0.5 ms), or a compressed one, is validated by a worker thread.
 VALIDATION_RECORDS_ON_LOOP_MAX = 200
 VALIDATION_BYTES_ON_LOOP_MAX = 16 * KIB
 # Batches that wait for validation, of all partitions, and the cost of one beside its own bytes; their
@@ -305,8 +309,7 @@ METADATA_TRIES_MAX = 3
 METADATA_REVISION_WAIT_MS_MAX = 10 * SECOND_MS
 # How long a request waits for a controller. A cluster lacks one for moments only: another broker takes over.
 METADATA_CONTROLLER_MS_MAX = 5 * SECOND_MS
-# The pause between two attempts to reach an unavailable store; the longest pause between attempts to change
-# it.
+# Pauses between attempts to reach an unavailable store; the longest pause between attempts to change it.
 METADATA_UNAVAILABLE_PAUSE_MS = 250
 METADATA_UNAVAILABLE_PAUSE_MS_MAX = 2 * SECOND_MS
 # How long the broker waits for a newer image after a conflict for which the store reports no revision, and
@@ -360,8 +363,9 @@ PEER_PAUSE_MS = 20
 PEER_PAUSE_MS_MAX = 1 * SECOND_MS
 # Brokers check whether they reach each other: how often; how long a leader that a broker follows may be
 # silent before the broker sends a probe, and the time limit of one; the failed probes in a row after which
-# the broker reports the other one as unreachable, and how long probes must have succeeded before the report
-# is withdrawn. A leader ignores reports of followers whose last fetch is more recent than the last limit.
+# the broker reports the other one as unreachable, and how long probes must have succeeded before that one is
+# elected again because it is preferred. A leader ignores reports of followers whose next fetch is late by less
+# than the last limit.
 PEER_CHECK_MS = 500
 PEER_SILENCE_MS_MAX = 1 * SECOND_MS
 PEER_PROBE_MS_MAX = 1 * SECOND_MS
@@ -369,8 +373,7 @@ PEER_PROBE_FAILURES_MIN = 2
 PEER_REACHABLE_MS = 10 * SECOND_MS
 FOLLOWER_SILENCE_MS_MAX = 2 * SECOND_MS
 # Partitions that one request may reassign or elect leaders for, and how many of them share a transaction:
-# each compares itself and its topic; all together compare the term, the cluster-wide defaults and the elected
-# brokers.
+# each compares itself and its topic; all compare the term, the cluster-wide defaults and the elected brokers.
 PARTITIONS_CHANGED_MAX = 10_000
 PARTITION_CHANGES_AT_ONCE = 25
 # Partitions that one step of `penstock cluster balance` reassigns.
@@ -391,7 +394,7 @@ LEADERSHIP_CLAIM_MS_MAX = 2 * SECOND_MS
 LEADERSHIP_CHECKS_MAX = 8
 # A follower's fetch: its wait at the leader, the follower's timeout, and the bytes that it returns.
 REPLICA_WAIT_MS = 500
-REPLICA_IDLE_WAIT_MS = 5 * SECOND_MS
+REPLICA_IDLE_WAIT_MS = 2 * SECOND_MS
 REPLICA_FETCH_MS_MAX = 10 * SECOND_MS
 REPLICA_PARTITION_BYTES = 1 * MIB
 REPLICA_FETCH_BYTES_MAX = 10 * MIB
@@ -415,8 +418,7 @@ SEGMENT_BYTES_MIN = 1 * MIB
 # Offsets within a segment are stored relative to its first, in four bytes.
 SEGMENT_OFFSETS_MAX = INT_MAX
 INDEX_INTERVAL_BYTES = 4 * KIB
-# The maximum for any topic's setting: a read walks from batch header to batch header at most this far, on the
-# event loop too.
+# The maximum for any topic's setting: how far a read walks from header to header, on the event loop too.
 INDEX_INTERVAL_BYTES_MAX = 64 * KIB
 INDEX_BYTES_MAX = 10 * MIB
 # Bytes read at once when a log is opened after a crash.
@@ -440,8 +442,7 @@ CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_MS = 5 * SECOND_MS
 # Partitions whose checkpoint is planned in one iteration of the event loop.
 CHECKPOINT_PARTITIONS_AT_ONCE = 20
-# Partitions whose log start offset DeleteRecords stores together; between such groups it checks the client's
-# timeout.
+# Partitions whose log start offset DeleteRecords stores together. In between it checks the client's timeout.
 DELETE_RECORDS_PARTITIONS_AT_ONCE = 20
 # The pause before a log start offset that found no disk space is stored again; and how long a fetch waits at
 # the leader while the follower has a new log start offset to report that is about to be stored.
@@ -453,7 +454,7 @@ OPEN_FILES_MAX = 50_000
 SYNC_FILES_BEFORE_SYNCFS = 4
 # Group commit: how long a flush is delayed for appends that are expected, how many appends are not worth a
 # delay, and how many flushes start at once after delays in vain.
-GROUP_COMMIT_DELAY_S_MAX = 0.001
+GROUP_COMMIT_DELAY_MS_MAX = 1
 GROUP_COMMIT_APPENDS_MAX = 8
 FLUSHES_WITHOUT_DELAY_MAX = 64
 # How often the storage checks what is due: checkpoints, flushes, retention, timeouts.
@@ -461,8 +462,7 @@ STORAGE_TICK_MS = 250
 # Threads that read data that is not in memory.
 COLD_READ_THREADS = 4
 # A copy whose files could not be read this often within this time is given up, where other replicas exist. A
-# device may retry for many seconds before it gives up on a sector. Failures closer together than the third
-# limit count as one.
+# device may retry a sector for many seconds. Failures closer together than the third limit count as one.
 READ_FAILURES_MAX = 3
 READ_FAILURES_MS = 1 * MINUTE_MS
 READ_FAILURES_APART_MS = SECOND_MS // 2
@@ -470,9 +470,8 @@ READ_FAILURES_APART_MS = SECOND_MS // 2
 # this many batch headers (about 3 ms) and then examines the records of one batch, yielding after this many.
 LOOKUP_HEADERS_PER_STEP = 1_000
 LOOKUP_RECORDS_PER_CHUNK = 500
-# Records and bytes that one lookup of one partition decodes, in all its batches; beyond that, batch headers
-# determine the result. No uncompressed batch of the default size has as many records; they take about a third
-# of a second.
+# Records and bytes that one lookup of one partition decodes, in about a third of a second; beyond that, batch
+# headers determine the result. No uncompressed batch of the default size has as many records.
 LOOKUP_RECORDS_MAX = 200_000
 LOOKUP_EXPANDED_BYTES_MAX = DECOMPRESSED_BYTES_MAX
 # How long a request waits for its lookups, unless it sets a shorter timeout.
@@ -573,8 +572,11 @@ assert 2 * max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX) < STATE_COMMAND_BYTES
 # records than the log accepts.
 assert max(COMMIT_BYTES_MAX, GROUP_METADATA_BYTES_MAX, STATE_BYTES_PER_FLUSH) < COORDINATOR_ROOM_BYTES
 assert 2 * STATE_RECORDS_PER_FLUSH < RECORDS_CHECKED_MAX
-# The chunks of long commands fit one iteration of the event loop.
-assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE) <= STATE_RECORDS_PER_CHUNK
+# The chunks of long commands, and the timers that write a record each, fit one iteration of the event loop.
+assert max(COMMITS_AT_ONCE, TOMBSTONES_AT_ONCE, TIMERS_PER_CHUNK) <= STATE_RECORDS_PER_CHUNK
+# The largest transaction covers any topic. With a topic for each partition, its record fits a batch twice.
+assert PARTITIONS_PER_TOPIC_MAX <= TRANSACTION_PARTITIONS_MAX <= TRANSACTION_PARTITIONS_PER_SHARD_MAX
+assert 2 * TRANSACTION_PARTITIONS_MAX * (TOPIC_NAME_CHARACTERS_MAX + 16) < STATE_COMMAND_BYTES_MAX
 # The long replies that are built at once leave memory for fetches.
 assert GROUP_REPLIES_AT_ONCE * GROUP_REPLY_BYTES_MAX < REPLY_BYTES_TOTAL_MAX
 # The largest topic fits the cache, and leaves room for others.
@@ -588,13 +590,11 @@ assert METRICS_GROUP_PARTITIONS_MAX <= RECORD_TIMES_KEPT_MAX
 assert HTTP_GROUPS_LISTED_DEFAULT <= HTTP_GROUPS_LISTED_MAX
 # A coordinator has the leaders' replies, or has given up on one of them, before its own reply is overdue.
 assert PEER_POSITIONS_MS_MAX * 2 < PEER_REPORTS_MS_MAX
-# A silent leader is detected before the time for all its requests is over. Then it receives no further
-# request.
+# A silent leader is detected before the time for all its requests is over, and gets no further request.
 assert PEER_POSITION_MS_MAX < PEER_POSITIONS_MS_MAX < PEER_UNAVAILABLE_MS
 # A leader with a slow disk replies in time, without ages.
 assert RECORD_TIMES_MS_MAX < PEER_POSITION_MS_MAX
-# One entry of twelve bytes, the larger of the two kinds, for each interval of a full segment of the default
-# size.
+# One entry of twelve bytes, the larger of the two kinds, for each interval of a full segment by default.
 assert SEGMENT_BYTES_DEFAULT // INDEX_INTERVAL_BYTES * 12 <= INDEX_BYTES_MAX
 # A connection paused after a rejection holds the waiting request, and must not be closed for that.
 assert REJECTION_PAUSE_MS_MAX < MEMORY_GRACE_MS

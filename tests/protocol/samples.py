@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from penstock.errors import ErrorCode
-from penstock.protocol.apis import ALL, APIS
+from penstock.protocol.apis import ALL, APIS, NOT_SERVED
 from penstock.protocol.schema import Api, Blob, FieldSpec, Fixed, Nested, Struct, Text, fields_of
 
 INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
@@ -43,11 +43,11 @@ class Case(NamedTuple):
 
 CASES = [
     Case(api, side, version)
-    for api in APIS.values()
+    for api in (*APIS.values(), *NOT_SERVED)
     for version in range(api.versions[0], api.versions[1] + 1)
     for side in ("request", "response")
 ]
-KAFKA_CASES = [case for case in CASES if case.api in ALL]
+KAFKA_CASES = [case for case in CASES if case.api in (*ALL, *NOT_SERVED)]
 """Without what only brokers of Penstock say to each other."""
 
 

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from penstock.protocol.compiler import decode, encode
+from penstock.protocol.messages.describe_transactions import DescribeTransactionsResponse
 from penstock.protocol.schema import Fixed, Nested, fields_of
 from tests.protocol.samples import KAFKA_CASES, Case, samples
 
@@ -30,6 +31,13 @@ def kio_class(case: Case) -> Any:
     name = index.api_key_map[case.api.key]
     module = importlib.import_module(f"kio.schema.{name}.v{case.version}.{case.side}")
     return getattr(module, case.message.__name__)
+
+
+def is_known_to_kio(message: msgspec.Struct) -> bool:
+    """kio reads no start time of -1, which Kafka sends for an id that has no transaction."""
+    if not isinstance(message, DescribeTransactionsResponse):
+        return True
+    return all(state.transaction_start_time_ms >= 0 for state in message.transaction_states)
 
 
 def as_on_the_wire(value: object, missing_uuid: bool) -> object:
@@ -101,7 +109,7 @@ def test_kio_reads_what_we_write_and_writes_the_same_bytes(case: Case) -> None:
     serial = importlib.import_module("kio.serial")
     their_class = kio_class(case)
     read, write = serial.entity_reader(their_class), serial.entity_writer(their_class)
-    for message in samples(case):
+    for message in filter(is_known_to_kio, samples(case)):
         encoded = b"".join(encode(case.message, case.version, case.flexible, message))
         theirs, size = read(encoded, 0)
         assert size == len(encoded)

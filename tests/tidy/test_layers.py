@@ -26,6 +26,7 @@ LAYERS = [
     "replication",
     "coordinator",
     "groups",
+    "transactions",
     "controller",
     "broker",
     "http",
@@ -51,6 +52,7 @@ PURE = {
     "replication",
     "coordinator",
     "groups",
+    "transactions",
     "controller",
 }
 WORLD = {

@@ -277,7 +277,7 @@ async def write_through(client: Any, work: Work) -> list[float]:
     acknowledged: list[float] = []
     deadline = time.monotonic() + work.seconds
     producer: Producer | None = None
-    while time.monotonic() < deadline or acknowledged[-1] < deadline:
+    while time.monotonic() < deadline or not acknowledged or acknowledged[-1] < deadline:
         try:
             if producer is None:
                 producer = await client.producer(work)

@@ -1,7 +1,6 @@
 """Kafka's protocol through librdkafka (confluent-kafka): for Kafka and for Penstock, with the same
 settings."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,8 @@ from benchmarks.peers.clients.work import CREATE_S_MAX, IDLE_S, ClientFailed, Wo
 
 BLOCKS = True
 """Calls of this client hold their thread."""
+SAFE = {"acks": "all", "enable.idempotence": True}
+"""The defaults of Java's producer. At most five requests are in flight: batches grow if a server is slow."""
 SILENT = {"log_level": 2}
 BATCHED = {"linger.ms": 5, "batch.size": 1_000_000, "delivery.report.only.error": True}
 """librdkafka's own linger; its batches of up to 1 MB."""
@@ -24,6 +25,7 @@ READ_AHEAD = {"queued.min.messages": 200_000, "fetch.queue.backoff.ms": 2}
 """By default librdkafka pauses for a second when its queue is full, however soon it is consumed."""
 QUEUE = {"queue.buffering.max.messages": 200_000, "queue.buffering.max.kbytes": 256 * 1024}
 MOST_AT_ONCE = 10_000
+POLL_S = 0.1
 SETTLE_S_MAX = 60
 """The library retries by itself, also when a leader is gone."""
 FAIL_OVER = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 300}
@@ -61,7 +63,7 @@ class KafkaProducer:
         self._is_paced = work.is_paced
         self._error: KafkaError | None = None
         settings = AT_ONCE if work.is_paced else BATCHED
-        common = {"bootstrap.servers": work.address, "acks": "all", "on_delivery": self._delivered}
+        common = {"bootstrap.servers": work.address, **SAFE, "on_delivery": self._delivered}
         self._library = LibraryProducer({**common, **QUEUE, **SILENT, **FAIL_OVER, **settings})
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
@@ -137,7 +139,7 @@ class KafkaCrowd:
         self._value = bytes(work.record_bytes)
         self._acknowledged = 0
         self._error: KafkaError | None = None
-        settings = {"bootstrap.servers": work.address, "acks": "all", **SILENT, **AT_ONCE}
+        settings = {"bootstrap.servers": work.address, **SAFE, **SILENT, **AT_ONCE}
         self._libraries = [LibraryProducer(settings) for _ in range(work.producers)]
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
@@ -145,24 +147,30 @@ class KafkaCrowd:
         self._acknowledged += 1
 
     async def run(self, seconds: float) -> int:
+        """Wait for the producers in the order in which they sent.
+
+        All of them have a record on its way meanwhile. To look at each of them again and again would take the
+        processor from a server that is slow to acknowledge.
+        """
         self._acknowledged = 0
+        for number in range(len(self._libraries)):
+            self._send(number)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            was_idle = True
             for number, library in enumerate(self._libraries):
-                if len(library) and not library.poll(0):
-                    continue
+                while len(library) and time.monotonic() < deadline:
+                    library.poll(POLL_S)
                 if not len(library):
-                    was_idle = False
-                    lane = number % self._lanes
-                    library.produce(self._topic, self._value, partition=lane, on_delivery=self._delivered)
-            if was_idle:
-                await asyncio.sleep(0.0002)
+                    self._send(number)
         for library in self._libraries:
             library.flush(SETTLE_S_MAX)
         if self._error is not None:
             raise ClientFailed(str(self._error))
         return self._acknowledged
+
+    def _send(self, number: int) -> None:
+        lane = number % self._lanes
+        self._libraries[number].produce(self._topic, self._value, partition=lane, on_delivery=self._delivered)
 
     async def close(self) -> None:
         self._libraries.clear()

@@ -6,9 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from benchmarks.figures import Better
-from benchmarks.peers.clients.work import Work
+from benchmarks.peers.clients.work import ClientFailed, Work
 from benchmarks.peers.results import Sample
 from benchmarks.peers.session import MB, Session
+from benchmarks.peers.warm import settled
 from benchmarks.phase import Phase
 
 REPLICAS = 3
@@ -27,24 +28,24 @@ def replicated(session: Session) -> Iterator[Sample]:
     sizes, where = session.sizes, "three replicas"
     work = session.work(lanes=3, replicas=REPLICAS, record_bytes=RECORD_BYTES, seconds=sizes.produce_s)
     with session.lanes(work):
-        phase: Phase = session.clients.call("produce", work)
+        phase: Phase = settled(
+            lambda: session.clients.call("produce", work),
+            lambda each: each.per_second,
+            runs_max=sizes.runs_max,
+        )
     rate_mb = phase.per_second * RECORD_BYTES / MB
     name = f"produced, {RECORD_BYTES} B, 3 partitions, {where}"
     yield session.sample(name, rate_mb, "MB/s", Better.HIGHER, phase.limited_by())
     cpu_s = phase.broker_cpu_s / phase.work
     yield session.sample(f"CPU of all servers, {name}", cpu_s * 1e6, "s/million records")
-    steady = session.work(
+    phase, ages_ms = session.steady_flow(
+        LEAD_S,
         replicas=REPLICAS,
         record_bytes=STEADY_BYTES,
         rate=STEADY_RATE,
         seconds=sizes.steady_s,
         is_paced=True,
     )
-    with session.lanes(steady):
-        receiving = session.clients.begin("receive_steadily", steady)
-        time.sleep(LEAD_S)
-        phase = session.clients.call("send_steadily", steady)
-        ages_ms: list[float] = receiving.wait()
     expected = int(STEADY_RATE * sizes.steady_s)
     name = f"end to end, {STEADY_RATE:,} records/s, {where}"
     yield from session.ages(name, ages_ms, expected=expected, sent=phase.work, limited_by=phase.limited_by())
@@ -77,5 +78,10 @@ def survivors_first(work: Work, victim: int) -> str:
 
 
 def silence_s(acknowledged: Sequence[float], killed: float) -> float:
-    """The longest time between two acknowledgements, of those that ended after the kill."""
+    """The longest time between two acknowledgements, of those that ended after the kill.
+
+    ClientFailed: the writer had no acknowledgement before the kill, so that its silence has no beginning.
+    """
+    if not acknowledged or acknowledged[0] > killed:
+        raise ClientFailed("no record was acknowledged before the leader was killed")
     return max(after - before for before, after in pairwise(acknowledged) if after >= killed)

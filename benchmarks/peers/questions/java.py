@@ -17,11 +17,10 @@ from benchmarks.peers.results import Sample
 from benchmarks.peers.servers.kafka import perf_tools
 from benchmarks.peers.session import Session
 from benchmarks.peers.sizes import Sizes
+from benchmarks.peers.warm import settled
 from benchmarks.phase import Gauge
 
 RECORD_BYTES = 1000
-SETTLED = 0.1
-"""Two runs are alike if their rates differ by less than this share."""
 TOOL_S_MAX = 120
 HEAP = "-Xmx512M"
 SENT = re.compile(
@@ -42,27 +41,21 @@ class ToolRun(NamedTuple):
 
 
 def java_defaults(session: Session) -> Iterator[Sample]:
-    work = session.work(record_bytes=RECORD_BYTES)
+    sizes, work = session.sizes, session.work(record_bytes=RECORD_BYTES)
     with session.lanes(work):
-        produced = settled(lambda: _produce(work, session.sizes), session.sizes.java_runs_max)
+        produced = _settled(lambda: _produce(work, sizes), sizes)
         name = f"ProducerPerformance, {RECORD_BYTES} B, 1 partition"
         yield session.sample(name, produced.rate_mb, "MB/s", Better.HIGHER)
         yield session.sample(f"{name}, p50", produced.p50_ms, "ms")
         yield session.sample(f"{name}, p99", produced.p99_ms, "ms")
         yield session.sample(f"server CPU, {name}", produced.broker_cpu_s * 1e6, "s/million records")
-        consumed = settled(lambda: _consume(work, session.sizes), session.sizes.java_runs_max)
+        consumed = _settled(lambda: _consume(work, sizes), sizes)
         name = f"ConsumerPerformance, {RECORD_BYTES} B, 1 partition"
         yield session.sample(name, consumed.rate_mb, "MB/s", Better.HIGHER)
 
 
-def settled(run: Callable[[], ToolRun], runs_max: int) -> ToolRun:
-    """The first run whose rate is like that of the run before it, or the last one."""
-    latest = run()
-    for _ in range(runs_max - 1):
-        before, latest = latest, run()
-        if abs(latest.rate_mb - before.rate_mb) < SETTLED * latest.rate_mb:
-            break
-    return latest
+def _settled(run: Callable[[], ToolRun], sizes: Sizes) -> ToolRun:
+    return settled(run, lambda each: each.rate_mb, runs_max=sizes.java_runs_max)
 
 
 def _produce(work: Work, sizes: Sizes) -> ToolRun:

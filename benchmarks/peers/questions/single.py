@@ -1,14 +1,16 @@
 """Questions to one server: throughput, waiting times, many readers, many connections."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from benchmarks.figures import Better
 from benchmarks.peers.clients.processes import PROCESSES
-from benchmarks.peers.results import Sample
+from benchmarks.peers.clients.work import Work
+from benchmarks.peers.results import Missing, Sample
 from benchmarks.peers.servers.process import settled_disk_bytes
 from benchmarks.peers.session import MB, Session
+from benchmarks.peers.warm import settled
 from benchmarks.phase import Phase
 
 GB = 1_000_000_000
@@ -25,22 +27,30 @@ def lanes_text(count: int) -> str:
     return "1 partition" if count == 1 else f"{count} partitions"
 
 
-def batched(session: Session) -> Iterator[Sample]:
+def batched(session: Session) -> Iterator[Sample | Missing]:
     for record_bytes in RECORD_BYTES:
         for lanes in session.sizes.lanes:
             yield from _batched_once(session, record_bytes, lanes)
 
 
-def _batched_once(session: Session, record_bytes: int, lanes: int) -> Iterator[Sample]:
+class _Round(NamedTuple):
+    produced: Phase
+    consumed: Phase
+    disk_bytes: float
+    """By how much the server's folder grew for each record that was produced."""
+
+
+def _batched_once(session: Session, record_bytes: int, lanes: int) -> Iterator[Sample | Missing]:
     sizes, where = session.sizes, f"{record_bytes} B, {lanes_text(lanes)}"
-    before = settled_disk_bytes(session.server.data)
     work = session.work(lanes=lanes, record_bytes=record_bytes, seconds=sizes.produce_s)
     with session.lanes(work):
-        produced: Phase = session.clients.call("produce", work)
-        grown = settled_disk_bytes(session.server.data) - before
-        reading = replace(work, seconds=sizes.consume_s_max, records=produced.work + lanes)
-        consumed: Phase = session.clients.call("consume", reading)
-    for what, phase in (("produced", produced), ("consumed", consumed)):
+        last = settled(
+            lambda: _produce_and_read(session, work),
+            lambda each: each.produced.per_second,
+            lambda each: each.consumed.per_second,
+            runs_max=sizes.runs_max,
+        )
+    for what, phase in (("produced", last.produced), ("consumed", last.consumed)):
         yield session.sample(
             f"{what}, {where}",
             phase.per_second * record_bytes / MB,
@@ -53,7 +63,24 @@ def _batched_once(session: Session, record_bytes: int, lanes: int) -> Iterator[S
         if record_bytes == max(RECORD_BYTES):
             yield session.sample(f"server CPU, {what}, {where}", cpu_s * GB / record_bytes, "s/GB")
     if lanes == 1:
-        yield session.sample(f"disk, {where}", grown / produced.work, "bytes/record")
+        yield _disk(session, where, last.disk_bytes, record_bytes)
+
+
+def _produce_and_read(session: Session, work: Work) -> _Round:
+    """The reader begins with the oldest record that the server has."""
+    before = settled_disk_bytes(session.server.data)
+    produced: Phase = session.clients.call("produce", work)
+    grown = settled_disk_bytes(session.server.data) - before
+    records = produced.work + work.lanes  # one for each lane, before the clock starts
+    reading = replace(work, seconds=session.sizes.consume_s_max, records=records)
+    return _Round(produced, session.clients.call("consume", reading), grown / produced.work)
+
+
+def _disk(session: Session, where: str, grown: float, record_bytes: int) -> Sample | Missing:
+    if grown < record_bytes:  # Redis writes its file anew from time to time, without what was deleted
+        reason = f"disk, {where}: the server removed older data from its disk meanwhile"
+        return Missing(session.contender.name, session.question, reason)
+    return session.sample(f"disk, {where}", grown, "bytes/record")
 
 
 def latency(session: Session) -> Iterator[Sample]:
@@ -78,12 +105,10 @@ def fan_out(session: Session) -> Iterator[Sample]:
 
 
 def _steady(session: Session, name: str, *, rate: int, readers: int, seconds: float) -> Iterator[Sample]:
-    work = session.work(is_paced=True, record_bytes=STEADY_BYTES, rate=rate, readers=readers, seconds=seconds)
-    with session.lanes(work):
-        receiving = session.clients.begin("receive_steadily", work)
-        time.sleep(LEAD_S + readers * LEAD_EACH_S)
-        phase: Phase = session.clients.call("send_steadily", work)
-        ages_ms: list[float] = receiving.wait()
+    lead_s = LEAD_S + readers * LEAD_EACH_S
+    phase, ages_ms = session.steady_flow(
+        lead_s, is_paced=True, record_bytes=STEADY_BYTES, rate=rate, readers=readers, seconds=seconds
+    )
     expected = int(rate * seconds) * readers
     yield from session.ages(
         f"end to end, {name}",

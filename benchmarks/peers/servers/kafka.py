@@ -3,6 +3,7 @@
 The Java options are those of Kafka's own start script (`kafka-server-start`), the heap included.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -90,31 +91,42 @@ def _nodes(home: Path, settings: Sequence[str], count: int) -> Iterator[Server]:
     voters = ",".join(f"{node}@{LOOPBACK}:{port}" for node, port in enumerate(controllers, 1))
     (home / "log4j2.properties").write_text(_LOG)
     java = [*JAVA, f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}", "-cp", f"{jars.resolve()}/*"]
+    for node in range(1, count + 1):
+        properties = home / f"server-{node}.properties"
+        properties.write_text(
+            _PROPERTIES.format(
+                node=node,
+                host=LOOPBACK,
+                port=ports[node - 1],
+                controller_port=controllers[node - 1],
+                voters=voters,
+                data=home / "data" / str(node),
+                factor=count,
+                min_isr=min(2, count),
+                more="\n".join(settings),
+            )
+        )
+        if not (home / "data" / str(node)).exists():
+            _format([*java, "kafka.tools.StorageTool"], properties)
+    began = time.monotonic()  # an operator formats the storage once, so no start includes that
     with ExitStack() as stack:
-        processes = []
-        for node in range(1, count + 1):
-            properties = home / f"server-{node}.properties"
-            properties.write_text(
-                _PROPERTIES.format(
-                    node=node,
-                    host=LOOPBACK,
-                    port=ports[node - 1],
-                    controller_port=controllers[node - 1],
-                    voters=voters,
-                    data=home / "data" / str(node),
-                    factor=count,
-                    min_isr=min(2, count),
-                    more="\n".join(settings),
+        processes = [
+            stack.enter_context(
+                child(
+                    [*java, "kafka.Kafka", str(home / f"server-{node}.properties")], home / f"output-{node}"
                 )
             )
-            if not (home / "data" / str(node)).exists():
-                format_storage([*java, "kafka.tools.StorageTool"], properties)
-            process = stack.enter_context(
-                child([*java, "kafka.Kafka", str(properties)], home / f"output-{node}")
-            )
-            processes.append(process)
+            for node in range(1, count + 1)
+        ]
         for node, process in enumerate(processes, 1):
             port = ports[node - 1]
             wait_until(partial(is_answering, LOOPBACK, port), process, home / f"output-{node}")
         addresses = ",".join(f"{LOOPBACK}:{port}" for port in ports)
-        yield Server(addresses, tuple(process.pid for process in processes), home / "data")
+        yield Server(addresses, tuple(process.pid for process in processes), home / "data", began)
+
+
+def _format(tool: list[str], properties: Path) -> None:
+    try:
+        format_storage(tool, properties)
+    except BrokerFailed as problem:
+        raise ServerFailed(str(problem)) from problem

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -46,10 +47,10 @@ def _config(name: str, port: int, store: Path, settings: Sequence[str]) -> str:
 def running(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     (port,) = free_ports(1)
     (home / "nats.conf").write_text(_config("single", port, home / "data", settings))
-    output = home / "output"
+    output, began = home / "output", time.monotonic()
     with child([program() or "", "-c", str(home / "nats.conf")], output) as process:
         wait_until(partial(accepts, port), process, output)
-        yield Server(f"{LOOPBACK}:{port}", (process.pid,), home / "data")
+        yield Server(f"{LOOPBACK}:{port}", (process.pid,), home / "data", began)
 
 
 @contextmanager
@@ -57,6 +58,7 @@ def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     ports = free_ports(2 * MEMBERS)
     clients, routes = ports[:MEMBERS], ports[MEMBERS:]
     urls = ", ".join(f"nats-route://{LOOPBACK}:{port}" for port in routes)
+    began = time.monotonic()
     with ExitStack() as stack:
         processes = []
         for number, (port, route) in enumerate(zip(clients, routes, strict=True)):
@@ -70,4 +72,4 @@ def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
             port = clients[number]
             wait_until(partial(accepts, port), process, home / f"output-{number}")
         addresses = ",".join(f"{LOOPBACK}:{port}" for port in clients)
-        yield Server(addresses, tuple(process.pid for process in processes), home / "data")
+        yield Server(addresses, tuple(process.pid for process in processes), home / "data", began)

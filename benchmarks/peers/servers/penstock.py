@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version as installed
@@ -33,12 +34,13 @@ def running(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     for setting in settings:
         command += ["--set", setting]
     output = home / "output"
+    began = time.monotonic()
     output.unlink(missing_ok=True)  # the ready line of an earlier start would be found again
     with child(command, output, {"PYTHONDONTWRITEBYTECODE": ""}) as process:
         wait_until(lambda: READY.search(output.read_bytes()) is not None, process, output)
         ready = READY.search(output.read_bytes())
         assert ready is not None
-        yield Server(ready["kafka"].decode(), (process.pid,), home / "data")
+        yield Server(ready["kafka"].decode(), (process.pid,), home / "data", began)
 
 
 @contextmanager
@@ -50,13 +52,14 @@ def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     command += ["--kafka-port", str(kafka), "--http-port", str(http)]
     command += [word for setting in settings for word in ("--set", setting)]
     output = home / "output"
+    began = time.monotonic()
     with ExitStack() as stack:
         process = stack.enter_context(child(command, output, {"PYTHONDONTWRITEBYTECODE": ""}))
         wait_until(lambda: len(_nodes(output)) == MEMBERS, process, output)
         nodes = _nodes(output)
         etcd = int((home / "cluster" / "etcd.pid").read_text())
         addresses = ",".join(address for address, _ in nodes)
-        yield Server(addresses, tuple(pid for _, pid in nodes), home / "cluster", (etcd,))
+        yield Server(addresses, tuple(pid for _, pid in nodes), home / "cluster", began, (etcd,))
 
 
 def _nodes(output: Path) -> list[tuple[str, int]]:

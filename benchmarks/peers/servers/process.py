@@ -41,6 +41,8 @@ class Server:
     members: tuple[int, ...]
     """Process id of each member, in the order of the addresses."""
     data: Path
+    began: float
+    """Monotonic time at which its first process was started: what prepares its folder comes before."""
     helpers: tuple[int, ...] = ()
     """Process ids that the members need: a store, a name service."""
 
@@ -99,11 +101,13 @@ def child(
         yield process
     finally:
         family = tuple(family_of(process.pid))
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-        _signal_group(process, signal.SIGKILL)
-        process.wait()
+        try:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        finally:  # also when a second Ctrl-C ends the wait
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
         deadline = time.monotonic() + STOP_S_MAX
         while any(is_running(pid) for pid in family) and time.monotonic() < deadline:
             time.sleep(POLL_S)

@@ -6,6 +6,7 @@ The wrapper on PATH wants to become the user `rabbitmq`; the script behind it ru
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -88,6 +89,7 @@ def _nodes(home: Path, settings: Sequence[str], count: int, *, is_stream: bool) 
     names_port, *ports = free_ports(1 + 3 * count)
     (home / "plugins").write_text(f"[{PLUGIN}].\n" if is_stream else "[].\n")
     amqp, streams = ports[:count], ports[count : 2 * count]
+    began = time.monotonic()
     with ExitStack() as stack:
         names = stack.enter_context(
             child(["epmd", "-port", str(names_port), "-address", LOOPBACK], home / "epmd-output")
@@ -108,7 +110,7 @@ def _nodes(home: Path, settings: Sequence[str], count: int, *, is_stream: bool) 
         chosen = streams if is_stream else amqp
         addresses = ",".join(f"{LOOPBACK}:{port}" for port in chosen)
         members = tuple(_virtual_machine(process.pid) for process in processes)
-        yield Server(addresses, members, home / "data", (names.pid,))
+        yield Server(addresses, members, home / "data", began, (names.pid,))
 
 
 def _virtual_machine(script: int) -> int:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -50,15 +51,16 @@ def running(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     (port,) = free_ports(1)
     config = home / "redis.conf"
     config.write_text(_config(port, home / "data", settings))
+    began = time.monotonic()
     with child([program() or "", str(config)], home / "output") as process:
         wait_until(partial(accepts, port), process, home / "output")
-        yield Server(f"{LOOPBACK}:{port}", (process.pid,), home / "data")
+        yield Server(f"{LOOPBACK}:{port}", (process.pid,), home / "data", began)
 
 
 @contextmanager
 def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
     """A primary and two replicas. The first address is the primary's."""
-    ports = free_ports(MEMBERS)
+    ports, began = free_ports(MEMBERS), time.monotonic()
     with ExitStack() as stack:
         processes = []
         for number, port in enumerate(ports):
@@ -70,4 +72,4 @@ def running_cluster(home: Path, settings: Sequence[str]) -> Iterator[Server]:
             wait_until(partial(accepts, port), process, output)
             processes.append(process)
         addresses = ",".join(f"{LOOPBACK}:{port}" for port in ports)
-        yield Server(addresses, tuple(process.pid for process in processes), home / "data")
+        yield Server(addresses, tuple(process.pid for process in processes), home / "data", began)

@@ -12,7 +12,8 @@ replaced because of a report: it decides nothing until it runs again, and by the
 followers, which refute the reports.
 
 Rule 1: a report counts only while both brokers have the sessions under which it was written.
-Rule 2: leadership moves only to a broker to which more replicas are connected than to the leader. So the same
+Rule 2: leadership moves only to a broker that is better connected than the leader: enough replicas with all
+        committed records are connected to it, and not to the leader; or else more replicas are. So the same
         reports never move it back, and if no broker reaches any other, nothing moves.
 Rule 3: leadership moves, and a follower is removed, only if enough replicas for min.insync.replicas are left.
         Otherwise the partition could not be written to afterwards either.
@@ -58,12 +59,13 @@ class PeerReport(NamedTuple):
 def unreachable_for(image: ClusterImage, broker_id: int) -> frozenset[int]:
     """The brokers that this broker reports as unreachable."""
     report = _valid_report(image, broker_id)
-    return frozenset() if report is None else _with_session(image, report.brokers)
+    epochs = {} if report is None else report.brokers
+    return frozenset(node for node in epochs if _is_current(image, node, epochs))
 
 
 def reporters_of(image: ClusterImage, broker_id: int) -> frozenset[int]:
     """The brokers that report this broker as unreachable."""
-    return frozenset(node for node in image.unreachable if broker_id in unreachable_for(image, node))
+    return frozenset(node for node in image.unreachable if _reports(image, node, broker_id))
 
 
 def report_unreachable(
@@ -88,10 +90,11 @@ def report_unreachable(
 
 def out_of_reach(image: ClusterImage, state: PartitionState, broker_id: int) -> frozenset[int]:
     """The admitted replicas of a partition that are not connected to this broker."""
-    if not image.unreachable:
-        return frozenset()
-    apart = unreachable_for(image, broker_id) | reporters_of(image, broker_id)
-    return apart.intersection(state.replicas) & image.admitted
+    return frozenset(
+        node
+        for node in (state.replicas if image.unreachable else ())
+        if node in image.admitted and (_reports(image, node, broker_id) or _reports(image, broker_id, node))
+    )
 
 
 def has_stable_connections(image: ClusterImage, state: PartitionState, broker_id: int) -> bool:
@@ -99,7 +102,9 @@ def has_stable_connections(image: ClusterImage, state: PartitionState, broker_id
     for node in state.replicas if image.unreachable else ():
         for reporter, other in ((node, broker_id), (broker_id, node)):
             report = _valid_report(image, reporter)
-            if report and other in _with_session(image, {**report.brokers, **report.recovering}):
+            if report is not None and (
+                _is_current(image, other, report.brokers) or _is_current(image, other, report.recovering)
+            ):
                 return False
     return True
 
@@ -121,9 +126,16 @@ def hand_over(
         return None
     may_lead = (node for node in state.replicas if node in have_records and _may_lead(image, node))
     connected = {node: _connected(image, state, node, broker_id, contact) for node in (broker_id, *may_lead)}
-    # Of equals this broker, then an in-sync replica, then the first in the order of the assignment.
-    best = max(connected, key=lambda node: (len(connected[node]), node == broker_id, node in state.isr))
-    if best == broker_id or len(connected[best]) < min_isr(image, topic, state):
+    minimum = min_isr(image, topic, state)
+
+    def suitability(node: int) -> tuple[bool, int, bool, bool]:
+        # A replica without all committed records may have to copy for hours before it counts.
+        has_enough = len(connected[node].intersection(have_records)) >= minimum
+        # Of equals this broker, then an in-sync replica, then the first in the order of the assignment.
+        return has_enough, len(connected[node]), node == broker_id, node in state.isr
+
+    best = max(connected, key=suitability)
+    if best == broker_id or len(connected[best]) < minimum:
         return None
     isr = [node for node in (*state.isr, best) if node in connected[best]]
     draft = with_isr(image, topic, msgspec.structs.replace(state, leader=best), isr)
@@ -153,12 +165,18 @@ def _valid_report(image: ClusterImage, broker_id: int) -> UnreachableBrokers | N
     return report if has_its_session else None
 
 
-def _with_session(image: ClusterImage, epochs: Mapping[int, int]) -> frozenset[int]:
-    """The brokers that still have the session of the given broker epoch."""
-    sessions = image.sessions
-    return frozenset(
-        node for node, epoch in epochs.items() if node in sessions and sessions[node].epoch == epoch
-    )
+def _reports(image: ClusterImage, reporter: int, broker_id: int) -> bool:
+    """Whether `reporter` reports this broker. Costs the same however many others it reports: elections ask
+    for each replica of each partition.
+    """
+    report = _valid_report(image, reporter)
+    return report is not None and _is_current(image, broker_id, report.brokers)
+
+
+def _is_current(image: ClusterImage, broker_id: int, epochs: Mapping[int, int]) -> bool:
+    """Whether the broker still has the session of the broker epoch that it has in `epochs`."""
+    session = image.sessions.get(broker_id)
+    return session is not None and epochs.get(broker_id) == session.epoch
 
 
 def _connected(

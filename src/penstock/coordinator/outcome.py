@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import ErrorCode
+from penstock.errors import ApiError, ErrorCode
 from penstock.protocol.batches import HEADER_BYTES
 
 _RECORD_BYTES: Final = 24
@@ -99,3 +99,11 @@ class CommandOutcome(NamedTuple):
 
 
 EMPTY_OUTCOME = CommandOutcome()
+
+
+def not_writable() -> ApiError:
+    """Rejection of a command that would write, by the read-only view of a state machine. Clients retry it."""
+    return ApiError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "nothing can be written: the disk is full, or too few replicas are in sync",
+    )

@@ -12,7 +12,14 @@ from copy import copy
 from itertools import islice
 from typing import Final, NamedTuple, Self
 
-from penstock.coordinator.outcome import EMPTY_OUTCOME, CommandOutcome, Now, StateRecord, WaitingRequest
+from penstock.coordinator.outcome import (
+    EMPTY_OUTCOME,
+    CommandOutcome,
+    Now,
+    StateRecord,
+    WaitingRequest,
+    not_writable,
+)
 from penstock.errors import ApiError, ErrorCode
 from penstock.groups.classic import classic_timers
 from penstock.groups.classic import heartbeat as classic_heartbeat
@@ -32,7 +39,7 @@ from penstock.groups.consumer import (
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller
 from penstock.groups.consumer.describe import describe
-from penstock.groups.consumer.read_only_heartbeat import not_writable, read_only_heartbeat
+from penstock.groups.consumer.read_only_heartbeat import read_only_heartbeat
 from penstock.groups.group_context import GroupContext, TimerKey
 from penstock.groups.group_status import (
     GroupStatus,

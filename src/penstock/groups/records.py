@@ -25,13 +25,13 @@ Rule 3: everything else that cannot be read is CorruptData: no Kafka version has
 from __future__ import annotations
 
 from functools import cache
-from struct import Struct as Layout
 from typing import Annotated, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.errors import CorruptData, ProtocolError
-from penstock.protocol.compiler import Encoder, decode, encoder
+from penstock.coordinator.record_codec import PENSTOCK_TAG, PREFIX, decode_fields, read_prefix
+from penstock.errors import CorruptData
+from penstock.protocol.compiler import Encoder, encoder
 from penstock.protocol.schema import (
     Bytes,
     FrozenStruct,
@@ -46,10 +46,7 @@ from penstock.protocol.schema import (
 )
 from penstock.types import NO_TIMESTAMP, NO_TOPIC_ID, Buffer
 
-_PREFIX: Final = Layout(">h")
 _KEY_VERSION: Final = 0
-PENSTOCK_TAG: Final = 10_000
-"""Tag of a field that Kafka does not have. Kafka's own tags count from zero."""
 
 Value_co = TypeVar("Value_co", bound=Struct, covariant=True)
 
@@ -280,14 +277,14 @@ _BY_VALUE: Final[dict[type, RecordType]] = {row.value: row for row in RECORD_TYP
 
 @cache
 def _key_encoder(kind: type[RecordKey[Struct]]) -> tuple[bytes, Encoder[RecordKey[Struct]]]:
-    return _PREFIX.pack(_BY_KEY[kind].number), encoder(kind, _KEY_VERSION, False)
+    return PREFIX.pack(_BY_KEY[kind].number), encoder(kind, _KEY_VERSION, False)
 
 
 @cache
 def _value_encoder(kind: type[Struct], version: int) -> tuple[bytes, Encoder[Struct]]:
     row = _BY_VALUE[kind]
     assert 0 <= version <= row.version_max, f"{kind.__name__} has no version {version}"
-    return _PREFIX.pack(version), encoder(kind, version, row.is_flexible(version))
+    return PREFIX.pack(version), encoder(kind, version, row.is_flexible(version))
 
 
 def encode_key(key: RecordKey[Struct]) -> bytes:
@@ -312,11 +309,11 @@ def version_to_write(value: Struct) -> int:
 
 
 def decode_key(data: Buffer) -> RecordKey[Struct] | UnknownKey:
-    number = _prefix(data, "key")
+    number = read_prefix(data, "key")
     row = _BY_NUMBER.get(number)
     if row is None:
         return UnknownKey(number)
-    return _decode(row.key, _KEY_VERSION, False, data)
+    return decode_fields(row.key, _KEY_VERSION, False, data)
 
 
 def decode_value(key: RecordKey[Value_co], data: Buffer | None) -> Value_co | None:
@@ -324,27 +321,7 @@ def decode_value(key: RecordKey[Value_co], data: Buffer | None) -> Value_co | No
     if data is None:
         return None
     row = _BY_KEY[type(key)]
-    version = _prefix(data, row.value.__name__)
+    version = read_prefix(data, row.value.__name__)
     if not 0 <= version <= row.version_max:
         raise CorruptData(f"{row.value.__name__}: version {version} is not in 0 to {row.version_max}")
-    return cast(Value_co, _decode(row.value, version, row.is_flexible(version), data))
-
-
-def _prefix(data: Buffer, what: str) -> int:
-    if len(data) < _PREFIX.size:
-        raise CorruptData(f"{what}: {len(data)} bytes are too few to say what it is")
-    number: int = _PREFIX.unpack_from(data)[0]
-    return number
-
-
-_Decoded = TypeVar("_Decoded", bound=msgspec.Struct)
-
-
-def _decode(kind: type[_Decoded], version: int, flexible: bool, data: Buffer) -> _Decoded:
-    try:
-        decoded, end = decode(kind, version, flexible, data, _PREFIX.size)
-    except ProtocolError as problem:
-        raise CorruptData(str(problem)) from problem
-    if end != len(data):
-        raise CorruptData(f"{kind.__name__}: {len(data) - end} bytes follow its end")
-    return decoded
+    return cast(Value_co, decode_fields(row.value, version, row.is_flexible(version), data))

@@ -38,6 +38,7 @@ from penstock.log.reading.cold_reading import Indexes
 from penstock.log.reading.stored_batches import stored_batches
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
 from penstock.log.transactions.aborted_files import load_aborted
+from penstock.log.transactions.log_transactions import LogTransactions
 from penstock.protocol.batches import HEADER_BYTES, parse_header
 from penstock.protocol.control_batches import read_marker
 from penstock.types import Buffer, Offset
@@ -75,6 +76,11 @@ def open_log(
         Segment(disk, folder, base, disk.size_of(f"{folder}/{segment_name(base)}{LOG_SUFFIX}"))
         for base in offsets_named(names, LOG_SUFFIX)
     ]
+    if log.segments and log.segments[0].base_offset > scan_from:
+        # Retention has removed batches that came after the snapshot, which a truncation may have left as the
+        # newest. It would reject the next batches of their producers; unknown producers are accepted. And a
+        # transaction whose marker was removed would stay open for ever.
+        log.producers, log.transactions = Producers(), LogTransactions()
     load_aborted(log, names, scan_from)
     log.resync_folder()
     scanned, truncated_bytes = _scan(
@@ -103,12 +109,7 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
     log.recovery_point = log.snapshots[-1] if log.snapshots else Offset(0)
     # Epochs above the recovery point come from the batches there.
     log.epochs.truncate_end(log.recovery_point)
-    bases = offsets_named(names, LOG_SUFFIX)
     for offset in reversed(log.snapshots):
-        if bases and offset < bases[0]:
-            # Retention removed batches behind it, a marker of an open transaction perhaps. A truncation goes
-            # back to such a snapshot. To know nothing of a producer is safe, and to know too little is not.
-            break
         try:
             log.producers = Producers.from_bytes(disk.read_file(log.snapshot_path(offset)))
             log.transactions.restore(log.producers)

@@ -5,6 +5,8 @@ The table lists what can be decoded and encoded. The router decides which APIs a
 
 from typing import Final
 
+from penstock.protocol.messages.add_offsets_to_txn import ADD_OFFSETS_TO_TXN
+from penstock.protocol.messages.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
 from penstock.protocol.messages.alter_configs import ALTER_CONFIGS
 from penstock.protocol.messages.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from penstock.protocol.messages.alter_replica_log_dirs import ALTER_REPLICA_LOG_DIRS
@@ -23,7 +25,9 @@ from penstock.protocol.messages.describe_groups import DESCRIBE_GROUPS
 from penstock.protocol.messages.describe_log_dirs import DESCRIBE_LOG_DIRS
 from penstock.protocol.messages.describe_producers import DESCRIBE_PRODUCERS
 from penstock.protocol.messages.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from penstock.protocol.messages.describe_transactions import DESCRIBE_TRANSACTIONS
 from penstock.protocol.messages.elect_leaders import ELECT_LEADERS
+from penstock.protocol.messages.end_txn import END_TXN
 from penstock.protocol.messages.fetch import FETCH
 from penstock.protocol.messages.find_coordinator import FIND_COORDINATOR
 from penstock.protocol.messages.group_reports import GROUP_REPORTS
@@ -36,6 +40,7 @@ from penstock.protocol.messages.list_config_resources import LIST_CONFIG_RESOURC
 from penstock.protocol.messages.list_groups import LIST_GROUPS
 from penstock.protocol.messages.list_offsets import LIST_OFFSETS
 from penstock.protocol.messages.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
+from penstock.protocol.messages.list_transactions import LIST_TRANSACTIONS
 from penstock.protocol.messages.log_positions import LOG_POSITIONS
 from penstock.protocol.messages.metadata import METADATA
 from penstock.protocol.messages.offset_commit import OFFSET_COMMIT
@@ -44,6 +49,7 @@ from penstock.protocol.messages.offset_fetch import OFFSET_FETCH
 from penstock.protocol.messages.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from penstock.protocol.messages.produce import PRODUCE
 from penstock.protocol.messages.sync_group import SYNC_GROUP
+from penstock.protocol.messages.txn_offset_commit import TXN_OFFSET_COMMIT
 from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER
 from penstock.protocol.messages.update_features import UPDATE_FEATURES
 from penstock.protocol.messages.write_txn_markers import WRITE_TXN_MARKERS
@@ -91,6 +97,16 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     LIST_CONFIG_RESOURCES,
     DESCRIBE_TOPIC_PARTITIONS,
 )
+
+NOT_SERVED: Final[tuple[Api[Struct, Struct], ...]] = (
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
+    END_TXN,
+    TXN_OFFSET_COMMIT,
+    DESCRIBE_TRANSACTIONS,
+    LIST_TRANSACTIONS,
+)
+"""Kafka's APIs that have a message table and no handler yet: those of transactions."""
 
 INTER_BROKER_APIS: Final[tuple[Api[Struct, Struct], ...]] = (GROUP_REPORTS, LOG_POSITIONS)
 """Penstock's own APIs. ApiVersions does not list them, and their keys are far above Kafka's."""

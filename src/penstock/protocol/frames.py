@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import ProtocolError
-from penstock.protocol.apis import APIS
+from penstock.protocol.apis import APIS, NOT_SERVED
 from penstock.protocol.compiler import Encoder, decoder, encoder
 from penstock.protocol.decoders import skip_tags
 from penstock.protocol.messages.api_versions import API_VERSIONS
@@ -39,7 +39,7 @@ _SIZE_BYTES: Final = 4
 _NO_VERSIONS: Final = range(0)
 _FLEXIBLE_VERSIONS: Final = {
     api.key: range(max(api.flexible, api.versions[0]), api.versions[1] + 1)
-    for api in APIS.values()
+    for api in (*APIS.values(), *NOT_SERVED)
     if api.flexible is not None
 }
 

@@ -1,8 +1,12 @@
 """The pure parts of the comparison: its order, its contenders, and what it reads from other programs."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +19,13 @@ from benchmarks.peers.clients.work import ClientFailed, Work
 from benchmarks.peers.questions import DEFAULT, GROWTH, QUESTIONS, growth
 from benchmarks.peers.questions.cluster import silence_s, survivors_first
 from benchmarks.peers.questions.java import consumer_rate_mb, producer_figures
+from benchmarks.peers.questions.lifecycle import after_kill
 from benchmarks.peers.schedule import CLUSTER, LIMITS, RECOVERY, SINGLE, START, rotated
 from benchmarks.peers.servers import kafka, nats, rabbitmq, redis
 from benchmarks.peers.servers.process import Server, ServerFailed, child, disk_bytes, is_running, wait_until
+from benchmarks.peers.session import Session
+from benchmarks.peers.sizes import QUICK
+from benchmarks.peers.warm import are_alike, settled
 from benchmarks.phase import Phase
 
 WORK = Work(address="127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", pids=(), name="lane", record_bytes=100)
@@ -81,6 +89,36 @@ def test_the_help_has_examples_and_the_list_has_every_question(capsys: pytest.Ca
     assert "examples:" in capsys.readouterr().out
 
 
+# Warm
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [([], False), ([100.0, 101.0], False), ([50.0, 100.0, 101.0, 99.0], True), ([80.0, 100.0, 101.0], False)],
+)
+def test_a_server_is_warm_after_three_rounds_that_are_alike(rates: list[float], expected: bool) -> None:
+    assert are_alike(rates, 3) is expected
+
+
+@pytest.mark.parametrize(
+    ("rates", "counted"),
+    [
+        ([30.0, 60.0, 100.0, 105.0], 105.0),
+        ([30.0, 60.0, 99.0, 150.0, 151.0], 150.0),
+        ([99.0, 98.0, 1.0], 98.0),
+    ],
+)
+def test_work_is_repeated_until_two_runs_are_alike_or_four_ended(rates: list[float], counted: float) -> None:
+    runs = iter(rates)
+    assert settled(lambda: next(runs), lambda rate: rate, runs_max=4) == counted
+
+
+def test_work_has_settled_by_all_its_measures() -> None:
+    runs = iter([(100.0, 10.0), (101.0, 50.0), (99.0, 51.0)])
+    found = settled(lambda: next(runs), lambda each: each[0], lambda each: each[1], runs_max=4)
+    assert found == (99.0, 51.0)
+
+
 # What other programs print
 
 PRODUCER = """100 records sent, 900.0 records/sec (0.90 MB/sec), 9.0 ms avg latency, 20.0 ms max latency.
@@ -121,6 +159,12 @@ def test_a_tool_that_prints_no_result_has_failed(read: Callable[[str], object]) 
 def test_a_silence_is_the_longest_gap_that_ends_after_the_kill() -> None:
     acknowledged = [0.0, 5.0, 5.1, 7.3, 7.4]
     assert silence_s(acknowledged, killed=5.05) == pytest.approx(2.2)
+
+
+def test_a_silence_without_a_beginning_is_a_failure() -> None:
+    """A writer that connects slowly would seem to hear nothing for a few milliseconds only."""
+    with pytest.raises(ClientFailed, match="before the leader was killed"):
+        silence_s([5.2, 5.21, 5.22], killed=5.05)
 
 
 def test_a_writer_turns_to_the_survivors_first() -> None:
@@ -212,6 +256,12 @@ def test_a_writer_goes_on_through_failures_until_a_record_is_acknowledged() -> N
     assert len(acknowledged) > 3
 
 
+def test_a_writer_waits_for_its_first_acknowledgement_as_well() -> None:
+    acknowledged = run_with(ListClient(failures=30), "write_through", seconds=0.05)
+    assert isinstance(acknowledged, list)
+    assert len(acknowledged) == 1
+
+
 # Processes
 
 
@@ -219,7 +269,7 @@ def test_a_process_and_its_children_end_with_their_block(tmp_path: Path) -> None
     wait = "import time; time.sleep(60)"
     spawn = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {wait!r}]); {wait}"
     with child([sys.executable, "-c", spawn], tmp_path / "output") as process:
-        server = Server("127.0.0.1:1", (process.pid,), tmp_path)
+        server = Server("127.0.0.1:1", (process.pid,), tmp_path, time.monotonic())
         wait_until(lambda: len(server.family()) == 2, process, tmp_path / "output", 10)
         family = server.family()
     assert not any(is_running(pid) for pid in family)
@@ -227,8 +277,37 @@ def test_a_process_and_its_children_end_with_their_block(tmp_path: Path) -> None
 
 def test_a_killed_member_has_ended_when_the_call_returns(tmp_path: Path) -> None:
     with child([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "output") as process:
-        Server("127.0.0.1:1", (process.pid,), tmp_path).kill()
+        Server("127.0.0.1:1", (process.pid,), tmp_path, time.monotonic()).kill()
         assert not is_running(process.pid)
+
+
+def test_a_process_ends_also_when_its_end_is_interrupted(tmp_path: Path) -> None:
+    """A second Ctrl-C while a server that ignores SIGTERM is asked to stop."""
+    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('!', flush=True)"
+    output, started = tmp_path / "output", list[int]()
+
+    def run() -> None:
+        with child([sys.executable, "-c", f"{ignore}; time.sleep(60)"], output) as process:
+            started.append(process.pid)
+            wait_until(lambda: output.read_text() == "!\n", process, output, 10)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert not is_running(*started)
+
+
+def test_the_record_that_is_written_after_a_kill_hides_no_loss(tmp_path: Path) -> None:
+    class Clients:
+        """One of 11 acknowledged records is lost."""
+
+        def call(self, function: str, work: Work) -> int | None:
+            return min(work.records, 10 + 1) if function == "count" else None
+
+    server = Server("127.0.0.1:1", (), tmp_path, time.monotonic())
+    session = Session(contenders.CONTENDERS[0], server, Clients(), QUICK)  # type: ignore[arg-type]
+    *_, lost = after_kill(session, Work(address="", pids=(), name="x", records=11))
+    assert lost.value == 1
 
 
 def test_a_server_that_ends_while_it_starts_shows_its_last_lines(tmp_path: Path) -> None:

@@ -231,6 +231,36 @@ def test_a_pair_goes_on_without_the_follower_that_reports_its_leader() -> None:
     assert removable_followers(pair.image, partition(pair), contact(follower)) == {follower}
 
 
+def test_a_leader_with_enough_in_sync_replicas_keeps_its_leadership() -> None:
+    """A reassignment copies to brokers 4 and 5, which reach broker 3 and not broker 1."""
+    made = three()
+    for broker_id in (4, 5):
+        made.join(broker_id)
+        made.admit(broker_id)
+    made.commit(reassign(made.image, Reassignment("t", 0, (3, 4, 5))))
+    for reporter in (3, 4, 5):
+        report(made, reporter, 1, 2)
+    state = made.state()
+    assert (state.leader, sorted(state.isr), sorted(state.replicas)) == (1, [1, 2, 3], [1, 2, 3, 4, 5])
+    found = contact(3, 4, 5)
+    assert handed_over(made, found) is None, "broker 3 would wait until the others have copied everything"
+    assert removable_followers(made.image, partition(made), found) == {3}
+
+
+def test_enough_in_sync_replicas_weigh_more_than_many_that_have_to_copy() -> None:
+    """The leader is connected to brokers 4 and 5 only, which copy; brokers 2 and 3 to each other."""
+    made = three()
+    for broker_id in (4, 5):
+        made.join(broker_id)
+        made.admit(broker_id)
+    made.commit(reassign(made.image, Reassignment("t", 0, (3, 4, 5))))
+    for reporter in (2, 3):
+        report(made, reporter, 1, 4, 5)
+    after = handed_over(made, contact(2, 3))
+    assert after is not None
+    assert (after.leader, sorted(after.isr)) == (3, [2, 3])
+
+
 # Other elections
 
 

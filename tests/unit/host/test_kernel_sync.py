@@ -166,3 +166,37 @@ async def test_only_the_disk_of_the_system_is_synced_by_the_kernel() -> None:
         assert type(sync) is expected
         sync.close()
     worker.stop()
+
+
+def forbid(forbidden: int, calls: list[int]) -> SystemCall:
+    """A system call that fails for one number. `calls` gets the numbers that are called."""
+    real = libc_system_call()
+
+    def call(number: int, *arguments: object) -> int:
+        calls.append(number)
+        return -1 if number == forbidden else real(number, *arguments)
+
+    return call
+
+
+async def test_a_sandbox_that_hides_ended_syncs_leaves_syncs_to_the_thread() -> None:
+    """Otherwise the first flush would wait for ever."""
+    numbers, calls = SYSTEM_CALLS[platform.machine()], list[int]()
+    with pytest.raises(OSError, match="which syncs have ended"):
+        KernelSync(
+            asyncio.get_running_loop(),
+            Thread(),
+            FILES_MAX,
+            system_call=forbid(numbers.io_getevents, calls),
+        )
+    assert calls == [numbers.io_setup, numbers.io_getevents, numbers.io_destroy]
+
+
+async def test_a_32_bit_process_leaves_syncs_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a 64-bit kernel, where the same numbers are other system calls."""
+    monkeypatch.setattr(sys, "maxsize", 2**31 - 1)
+    loop = asyncio.get_running_loop()
+    worker = Worker("flush", loop)
+    sync = file_sync(OsDisk(), worker, loop)
+    assert isinstance(sync, ThreadSync)
+    worker.stop()

@@ -1,6 +1,7 @@
 """Timers for waits below a millisecond, on a real event loop."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -86,5 +87,29 @@ def test_linux_has_timers_finer_than_a_millisecond() -> None:
 def test_without_such_timers_the_loops_own_is_used() -> None:
     async def scenario() -> None:
         assert isinstance(short_timer(asyncio.get_running_loop(), object()), LoopTimer)
+
+    on_loop(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these timers")
+def test_a_sandbox_that_sets_no_timer_leaves_it_to_the_loop() -> None:
+    """Otherwise the first delayed flush would wait for ever."""
+
+    class Sandbox:
+        def __init__(self) -> None:
+            self.descriptor, self.write_end = os.pipe()
+
+        def timerfd_create(self, clock: int, flags: int) -> int:
+            return self.descriptor
+
+        def timerfd_settime(self, *arguments: object) -> int:
+            return -1
+
+    async def scenario() -> None:
+        sandbox = Sandbox()
+        assert isinstance(short_timer(asyncio.get_running_loop(), sandbox), LoopTimer)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(sandbox.descriptor)
+        os.close(sandbox.write_end)
 
     on_loop(scenario)

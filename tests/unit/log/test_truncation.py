@@ -20,6 +20,7 @@ from penstock.types import LeaderEpoch, Offset
 from tests.unit.log.log_support import (
     LOGS,
     append,
+    batch_of,
     batches,
     checkpoint,
     flush,
@@ -170,6 +171,26 @@ def test_a_truncation_between_snapshots_after_retention_leaves_a_log_that_opens(
     assert (log.log_start_offset, log.log_end_offset) == (start, 14)
     again = reopened(log.disk, **SETTINGS).log  # type: ignore[arg-type]
     assert (again.log_start_offset, again.log_end_offset) == (start, 14)
+
+
+def test_a_truncation_after_retention_forgets_producers_rather_than_batches() -> None:
+    """The newest snapshot that is left lacks batches that retention has removed since."""
+    disk = SimDisk(Random(3))
+    mount = disk.mount()
+    mount.make_folder(LOGS)
+    log = new_log(mount, **SETTINGS)
+    write(log, 0, b"old", epoch=1)
+    checkpoint(log)
+    write(log, 1, b"old", epoch=1)
+    while len(log.segments) < 3:
+        append(log, [b"of another producer"], epoch=1, producer_id=6, producer_epoch=0, base_sequence=0)
+    flush(log)
+    for path in log.drop_segments(1):
+        mount.remove(path)
+    truncate_to(log, Offset(log.log_end_offset - 1))
+    assert log.log_start_offset > 2
+    following = batch_of([b"new"], producer_id=5, producer_epoch=0, base_sequence=2)
+    assert log.producers.check(parse_header(following)) is None, "it is neither a repeat nor out of order"
 
 
 def test_what_all_logs_hold_is_counted_as_before() -> None:

@@ -61,7 +61,7 @@ class Fetch:
             if not context.may(Operation.CLUSTER_ACTION, CLUSTER.type, CLUSTER.name):
                 return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             try:
-                self._followers.require_session(params.replica_id, params.replica_epoch)
+                self._followers.require_session(params)
             except ApiError as rejection:
                 return FetchResponse(error_code=rejection.code)
         fetching = self._sessions.resolve(request, context.version)

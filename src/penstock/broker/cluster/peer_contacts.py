@@ -93,6 +93,8 @@ class PeerContacts:
                 self._reached(contact, now)
             else:
                 contact.failures += 1
+                if contact.recovering_since is not None:  # rule 2: the while begins anew
+                    contact.recovering_since = now
         confirmed = [each for each in self._contacts.values() if each.failures >= PEER_PROBE_FAILURES_MIN]
         if any(not each.is_unreachable for each in confirmed):
             for contact in self._contacts.values():

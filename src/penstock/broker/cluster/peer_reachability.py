@@ -11,10 +11,13 @@ other broker nor its store.
 
 Rule 1: the store is written only when the set of unreachable brokers has changed.
 Rule 2: nothing is reported without a session, or while the store is unavailable.
+Rule 3: a probe that this broker could not send proves nothing about the other broker.
 """
 
 import asyncio
+import errno
 from collections.abc import Collection
+from typing import Final
 
 from penstock.broker.cluster.membership import ClusterMembership
 from penstock.broker.cluster.metadata_service import MetadataService
@@ -30,6 +33,8 @@ from penstock.observability.logs import Log
 from penstock.wire.async_client import connected
 from penstock.wire.client_protocol import VersionMismatch
 
+LOCAL_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""This broker lacks what a connection takes: descriptors or memory."""
 UNREACHABLE_HELP = "if it leads partitions that this broker follows, it hands them over or goes on without it"
 
 
@@ -83,13 +88,15 @@ class PeerReachability:
         loop = asyncio.get_running_loop()
         began = loop.time()
         outcomes = await asyncio.gather(*(self.answers(peer.id) for peer in peers))
-        if loop.time() - began > 2 * PEER_PROBE_MS_MAX / 1000:
-            self._contacts.restart(loop.time())  # this broker did nothing for a while, or is overloaded
+        answered = [outcome for outcome in outcomes if outcome is not None]
+        # This broker lacks descriptors or memory, or it did nothing for a while, or is overloaded.
+        if len(answered) < len(outcomes) or loop.time() - began > 2 * PEER_PROBE_MS_MAX / 1000:
+            self._contacts.restart(loop.time())
             return
-        self._contacts.probed(zip(peers, outcomes, strict=True), loop.time())
+        self._contacts.probed(zip(peers, answered, strict=True), loop.time())
 
-    async def answers(self, broker_id: int) -> bool:
-        """Whether a broker answers over a new connection."""
+    async def answers(self, broker_id: int) -> bool | None:
+        """Whether a broker answers over a new connection; None: this broker cannot make a connection."""
         address: Address | None = self._fetchers.address_of(broker_id)
         if address is None:
             return False
@@ -100,7 +107,9 @@ class PeerReachability:
                 connected(address, f"penstock-{self._node_id}", tls=tls, timeout_s=seconds),
             ):
                 return True
-        except (OSError, ProtocolError, VersionMismatch):
+        except OSError as problem:
+            return None if problem.errno in LOCAL_ERRORS else False
+        except (ProtocolError, VersionMismatch):
             return False
 
     # The report

@@ -105,7 +105,7 @@ class Followers(Protocol):
         """The replica in this rack to read from at `offset`; NO_NODE: the leader itself."""
         ...
 
-    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+    def require_session(self, sender: "FetchParams") -> None:
         """Raise ApiError unless the fetch comes from the current process of that broker (id and broker
         epoch).
         """
@@ -131,7 +131,7 @@ class NoFollowers:
     def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:
         return NO_NODE
 
-    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+    def require_session(self, sender: "FetchParams") -> None:
         pass
 
     def fetched(

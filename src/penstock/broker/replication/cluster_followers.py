@@ -61,10 +61,10 @@ class ClusterFollowers:
         self._isr_updates = IsrUpdates(cluster, partitions, own_epoch, tasks, log)
         self.leadership_confirmed = LeadershipCheck(cluster, tasks, clock).leadership_confirmed
 
-    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+    def require_session(self, sender: FetchParams) -> None:
         """Called when a fetch arrives."""
-        require_session(self._cluster.image, broker_id, broker_epoch)
-        self._contacts.fetched(broker_id, self._clock.monotonic())
+        require_session(self._cluster.image, sender.replica_id, sender.replica_epoch)
+        self._contacts.fetched(sender.replica_id, self._clock.monotonic(), sender.wait_ms)
 
     def fetched(
         self, partition: Partition, params: FetchPartition, sender: FetchParams

@@ -121,16 +121,20 @@ class Flusher:
             return
         self._state = FlushState.SCHEDULED  # so that no reply below starts a flush of its own
         self._flushing = {}
-        # Only after the fsync succeeded: this advances the high watermark and acknowledges produce requests.
-        for partition, flush in flushes:
-            partition.flushed(flush)
-            if partition.leading is not None and partition.high_watermark_waits.queue:
-                self._awaited[partition] = None
-        self._wake()
-        if self._dirty:
-            self._begin_or_delay()
-        else:
-            self._state = FlushState.IDLE
+        try:
+            # Only after the fsync succeeded: this advances the high watermark and acknowledges produce
+            # requests.
+            for partition, flush in flushes:
+                partition.flushed(flush)
+                if partition.leading is not None and partition.high_watermark_waits.queue:
+                    self._awaited[partition] = None
+            self._wake()
+        finally:
+            # Also when a reply has raised: otherwise nothing would be flushed any more.
+            if self._dirty:
+                self._begin_or_delay()
+            else:
+                self._state = FlushState.IDLE
 
     def _fail(self, error: BaseException) -> None:
         # Rule 2: set before the callback, so that no new flush starts.

@@ -6,9 +6,9 @@ second flush. Broker, kernel and client would spend the processor time of two fl
 
 So a flush is delayed until as many appends have arrived as were unacknowledged when the previous flush ended:
 those that it flushed, whose clients will send again, and those that arrived while it ran. Clients that send
-one request at a time are never delayed.
+one request at a time, to one partition each, are never delayed.
 
-Rule 1: a delay is at most the mean duration of the latest flushes, and at most GROUP_COMMIT_DELAY_S_MAX.
+Rule 1: a delay is at most the mean duration of the latest flushes, and at most GROUP_COMMIT_DELAY_MS_MAX.
 Rule 2: a flush of GROUP_COMMIT_APPENDS_MAX appends is not delayed: they share its cost well enough.
 Rule 3: if the expected appends do not arrive during a delay, some of the next flushes are not delayed. So
         clients that send without waiting for acknowledgements, whose appends cannot be predicted, are
@@ -17,7 +17,7 @@ Rule 3: if the expected appends do not arrive during a delay, some of the next f
 
 from typing import Final
 
-from penstock.limits import FLUSHES_WITHOUT_DELAY_MAX, GROUP_COMMIT_APPENDS_MAX, GROUP_COMMIT_DELAY_S_MAX
+from penstock.limits import FLUSHES_WITHOUT_DELAY_MAX, GROUP_COMMIT_APPENDS_MAX, GROUP_COMMIT_DELAY_MS_MAX
 
 NEWEST_SHARE: Final = 0.1
 """Weight of the newest flush in the mean duration."""
@@ -46,7 +46,7 @@ class GroupCommit:
         """How long a flush of so many appends may be delayed. 0: it starts now."""
         if self.is_complete(appends) or self._flushes_since <= self._undelayed:
             return 0.0
-        return min(self._flush_s, GROUP_COMMIT_DELAY_S_MAX)
+        return min(self._flush_s, GROUP_COMMIT_DELAY_MS_MAX / 1000)
 
     def delayed(self, appends: int) -> None:
         """Note that a delayed flush starts, with so many appends."""

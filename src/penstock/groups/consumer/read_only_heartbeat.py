@@ -5,8 +5,7 @@ gets COORDINATOR_NOT_AVAILABLE, which it retries, but its session continues too.
 group's commits and does not remove its members.
 """
 
-from penstock.coordinator.outcome import CommandOutcome, Now, Reply
-from penstock.errors import ApiError, ErrorCode
+from penstock.coordinator.outcome import CommandOutcome, Now, Reply, not_writable
 from penstock.groups.consumer.assignment import parse_assignment
 from penstock.groups.consumer.consumer_group import ConsumerGroup
 from penstock.groups.consumer.consumer_heartbeat import ConsumerCaller, heartbeat_assignment
@@ -44,13 +43,6 @@ def read_only_heartbeat(
         assignment=heartbeat_assignment(member.current_assignment.assigned) if is_asking else None,
     )
     return CommandOutcome(replies=(Reply(caller.pending, response),))
-
-
-def not_writable() -> ApiError:
-    return ApiError(
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "nothing can be written: the disk is full, or too few replicas are in sync",
-    )
 
 
 def _has_changes(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -94,7 +94,16 @@ class KernelSync:
         self._context = ctypes.c_ulong(0)
         if self._call(self._calls.io_setup, files_max, ctypes.byref(self._context)) != 0:
             raise OSError(ctypes.get_errno(), "the kernel makes no context for asynchronous syncs")
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._events = (SyncEvent * files_max)()
+        self._events_at = ctypes.c_void_p(ctypes.addressof(self._events))
+        try:
+            # A sandbox that forbids only this call would leave the first sync without an end.
+            if self._take_events() < 0:
+                raise OSError(ctypes.get_errno(), "the kernel does not tell which syncs have ended")
+            self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            self._call(self._calls.io_destroy, self._context)
+            raise
         # Made once, because a system call passes addresses: nothing is allocated or converted for a sync.
         self._requests = (_SyncRequest * files_max)(*(self._request(number) for number in range(files_max)))
         size, first = ctypes.sizeof(_SyncRequest), ctypes.addressof(self._requests)
@@ -102,8 +111,6 @@ class KernelSync:
             *(first + size * number for number in range(files_max))
         )
         self._pointers_at = ctypes.c_void_p(ctypes.addressof(self._pointers))
-        self._events = (SyncEvent * files_max)()
-        self._events_at = ctypes.c_void_p(ctypes.addressof(self._events))
         self._files: Sequence[File] = ()
         self._outstanding = 0
         self._failure: BaseException | None = None
@@ -133,13 +140,16 @@ class KernelSync:
     def _some_ended(self) -> None:
         with suppress(BlockingIOError):  # an earlier call has taken these events already
             os.read(self._eventfd, 8)
-        count = self._call(self._calls.io_getevents, self._context, 0, self._files_max, self._events_at, None)
-        for event in self._events[: max(count, 0)]:
+        for event in self._events[: max(self._take_events(), 0)]:
             failure = None
             if event.result < 0:
                 path, reason = self._files[event.number].path, os.strerror(-event.result)
                 failure = StorageFailed(f"cannot sync {path}: {reason}")
             self._one_ended(failure)
+
+    def _take_events(self) -> int:
+        """Fetch the events of syncs that have ended. Returns their number, or -1."""
+        return self._call(self._calls.io_getevents, self._context, 0, self._files_max, self._events_at, None)
 
     def _one_ended(self, failure: BaseException | None) -> None:
         self._failure = self._failure or failure
@@ -159,6 +169,9 @@ def file_sync(disk: Disk, worker: Worker, loop: asyncio.AbstractEventLoop) -> Fi
     in_thread = ThreadSync(disk, worker)
     # A disk that tests put in front of the real one has a `sync` of its own.
     if type(disk) is not OsDisk or sys.platform != "linux" or platform.machine() not in SYSTEM_CALLS:
+        return in_thread
+    # In a 32-bit process on a 64-bit kernel the same numbers are other system calls: 206 sets the groups.
+    if sys.maxsize < 2**32:
         return in_thread
     try:
         return KernelSync(loop, in_thread, SYNC_FILES_BEFORE_SYNCFS)

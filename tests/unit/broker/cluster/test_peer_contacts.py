@@ -118,3 +118,15 @@ def test_another_process_of_a_broker_is_another_peer() -> None:
     contacts.check(ONE)
     contacts.contacts.keep([Peer(1, 11), TWO], contacts.now)
     assert not unreachable(contacts)
+
+
+def test_one_failed_probe_lengthens_a_recovery() -> None:
+    contacts = Contacts()
+    for _ in range(2):
+        contacts.check(ONE)
+    contacts.check()
+    contacts.check(ONE, after=REACHABLE_S - 0.1)
+    contacts.check(after=0.5)
+    assert contacts.contacts.recovering == [ONE], "its connection comes and goes"
+    contacts.check(after=REACHABLE_S)
+    assert contacts.contacts.recovering == []

@@ -59,7 +59,7 @@ class Followers:
     def leadership_confirmed(self, partition: Partition, claim: str) -> bool:
         return self._leadership_confirmed
 
-    def require_session(self, broker_id: int, broker_epoch: int) -> None:
+    def require_session(self, sender: FetchParams) -> None:
         pass
 
     def nearest(self, partition: Partition, rack: str, offset: Offset) -> int:

@@ -180,7 +180,7 @@ def test_a_follower_that_fetches_on_stays_whatever_it_reports() -> None:
     async def scene(store: SimStore, leader: Leader) -> None:
         await report(leader)
         for _ in range(20):
-            leader.followers.require_session(2, leader.two.membership.epoch)
+            leader.followers.require_session(FetchParams(1, 0, 2, leader.two.membership.epoch))
             await asyncio.sleep(1)
         assert leader.isr() == (1, 2)
 

@@ -11,6 +11,7 @@ from penstock.host.clock import SystemClock
 from penstock.host.disk import File
 from penstock.host.file_sync import SyncDone
 from penstock.replication.partition import Partition
+from penstock.replication.produce_waits import ProduceWait
 from tests.unit.replication.replica_support import leader_on, new_log, produce
 
 
@@ -171,5 +172,24 @@ def test_after_a_failed_sync_no_flush_starts() -> None:
         assert [str(failure) for failure in on.failures] == ["the disk is gone"]
         with pytest.raises(StorageFailed):
             await on.flusher.flush_to([(on.partition, on.partition.log.log_end_offset)])
+
+    run(scenario)
+
+
+def test_a_reply_that_fails_does_not_stop_the_flushes_of_others() -> None:
+    """The sync has succeeded: what failed is one request."""
+
+    def fail(wait: ProduceWait) -> None:
+        raise RuntimeError("the connection's state is broken")
+
+    async def scenario(on: Flushing) -> None:
+        await on.append()
+        on.partition.own_end_waits.add(on.partition.log.log_end_offset, ProduceWait(1.0, fail), 0)
+        await on.append()
+        with pytest.raises(RuntimeError):
+            on.syncs.end()
+        assert on.is_running, "the second append is flushed"
+        on.syncs.end()
+        assert on.partition.log.flushed_end_offset == on.partition.log.log_end_offset
 
     run(scenario)
