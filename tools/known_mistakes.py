@@ -82,6 +82,7 @@ MUTANTS: Sequence[Mutant] = (
         "controller/partitions.py",
         "        Compare(keys.topic(topic.name), topic.revision),\n",
         "",
+        "tests/unit/controller/test_elections.py",
     ),
     Mutant(
         "isr_change_ignores_who_joins",

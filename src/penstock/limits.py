@@ -364,8 +364,8 @@ PEER_PAUSE_MS_MAX = 1 * SECOND_MS
 # Brokers check whether they reach each other: how often; how long a leader that a broker follows may be
 # silent before the broker sends a probe, and the time limit of one; the failed probes in a row after which
 # the broker reports the other one as unreachable, and how long probes must have succeeded before that one is
-# elected again because it is preferred. A leader ignores reports of followers whose next fetch is late by less
-# than the last limit.
+# elected again because it is preferred. A leader ignores reports of followers whose next fetch is late by
+# less than the last limit.
 PEER_CHECK_MS = 500
 PEER_SILENCE_MS_MAX = 1 * SECOND_MS
 PEER_PROBE_MS_MAX = 1 * SECOND_MS
