@@ -141,7 +141,8 @@ class TransactionMachine(RuleBasedStateMachine):
         epoch, _ = self.position(producer)
         entry = Entry(self.end, producer, epoch + raises_epoch, -1, [], is_commit)
         marker = EndTransactionMarker(ProducerId(producer), entry.epoch, is_commit, 0)
-        is_open = any(each.producer == producer and each.last is None for each in self.transactions)
+        opened = [each.first for each in self.transactions if each.producer == producer and each.last is None]
+        is_open = any(first >= self.clean_to for first in opened)
         if not self.log.producers.check_marker(marker, must_be_newer=raises_epoch):
             assert not is_open, "an open transaction is ended by its marker"
             return
@@ -331,7 +332,10 @@ class TransactionMachine(RuleBasedStateMachine):
         found = min([self.high, *([] if first is None else [max(first, start)])])
         # The log may know, and need not know, that a transaction began before its first segment.
         least = self._stable(transactions_of(self.forgotten + self.entries))
-        assert least <= found <= self.stable
+        # An open transaction that begins below the log start may be cleaned: nothing of it can be read. Its
+        # producer is known until a truncation goes back to where only the cleaned batches say so.
+        most = self._stable([each for each in self.transactions if each.first >= self.clean_to])
+        assert least <= found <= most
 
     @invariant()
     def the_aborted_transactions_agree(self) -> None:
