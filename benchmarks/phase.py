@@ -48,6 +48,13 @@ class Phase:
     def per_second(self) -> float:
         return self.work / self.wall_s
 
+    @property
+    def system_cpu_s(self) -> float:
+        """CPU time of everything but the client: of the brokers, and of the kernel's threads that work for
+        them. Anything else that runs on the machine is in it too.
+        """
+        return max(self.broker_cpu_s, self.machine_busy_s - self.client_cpu_s)
+
     def limited_by(self, cores: int | None = None) -> str:
         """The bottleneck: the busiest process, the machine, or waiting."""
         cores = cores or os.cpu_count() or 1

@@ -22,6 +22,8 @@ from benchmarks.peers.warm import settled
 from benchmarks.phase import Phase
 
 MB = 1_000_000
+SYSTEM_CPU = "CPU of server and kernel"
+"""Of everything on the machine but the client: threads of the kernel sync files and write them to disk."""
 KEPT_UP = 0.99
 
 

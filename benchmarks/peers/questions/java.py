@@ -7,15 +7,17 @@ compiles its way of handling these batches during the earlier ones.
 """
 
 import re
+import resource
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.figures import Better
 from benchmarks.peers.clients.work import ClientFailed, Work
 from benchmarks.peers.results import Sample
 from benchmarks.peers.servers.kafka import perf_tools
-from benchmarks.peers.session import Session
+from benchmarks.peers.session import SYSTEM_CPU, Session
 from benchmarks.peers.sizes import Sizes
 from benchmarks.peers.warm import settled
 from benchmarks.phase import Gauge
@@ -37,7 +39,8 @@ class ToolRun(NamedTuple):
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     broker_cpu_s: float = 0.0
-    """For each record."""
+    """For each record, as the next one."""
+    system_cpu_s: float = 0.0
 
 
 def java_defaults(session: Session) -> Iterator[Sample]:
@@ -49,6 +52,7 @@ def java_defaults(session: Session) -> Iterator[Sample]:
         yield session.sample(f"{name}, p50", produced.p50_ms, "ms")
         yield session.sample(f"{name}, p99", produced.p99_ms, "ms")
         yield session.sample(f"server CPU, {name}", produced.broker_cpu_s * 1e6, "s/million records")
+        yield session.sample(f"{SYSTEM_CPU}, {name}", produced.system_cpu_s * 1e6, "s/million records")
         consumed = _settled(lambda: _consume(work, sizes), sizes)
         name = f"ConsumerPerformance, {RECORD_BYTES} B, 1 partition"
         yield session.sample(name, consumed.rate_mb, "MB/s", Better.HIGHER)
@@ -61,10 +65,20 @@ def _settled(run: Callable[[], ToolRun], sizes: Sizes) -> ToolRun:
 def _produce(work: Work, sizes: Sizes) -> ToolRun:
     options = ["--topic", work.name, "--num-records", str(sizes.java_records), "--throughput", "-1"]
     options += ["--record-size", str(RECORD_BYTES), "--warmup-records", str(sizes.java_warm_up)]
-    gauge = Gauge(work.pids)
+    gauge, tools_cpu_s = Gauge(work.pids), _ended_tools_cpu_s()
     printed = _run("ProducerPerformance", [*options, "--bootstrap-server", work.address])
     phase = gauge.stop(sizes.java_records)
-    return ToolRun(*producer_figures(printed), phase.broker_cpu_s / phase.work)
+    phase = replace(phase, client_cpu_s=phase.client_cpu_s + _ended_tools_cpu_s() - tools_cpu_s)
+    cpu_s = phase.broker_cpu_s / phase.work, phase.system_cpu_s / phase.work
+    return ToolRun(*producer_figures(printed), *cpu_s)
+
+
+def _ended_tools_cpu_s() -> float:
+    """CPU time of the tools that have ended: they are the only children that this process has waited for
+    meanwhile.
+    """
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _consume(work: Work, sizes: Sizes) -> ToolRun:

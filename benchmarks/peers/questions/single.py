@@ -9,7 +9,7 @@ from benchmarks.peers.clients.processes import PROCESSES
 from benchmarks.peers.clients.work import Work
 from benchmarks.peers.results import Missing, Sample
 from benchmarks.peers.servers.process import settled_disk_bytes
-from benchmarks.peers.session import MB, Session
+from benchmarks.peers.session import MB, SYSTEM_CPU, Session
 from benchmarks.peers.warm import settled
 from benchmarks.phase import Phase
 
@@ -62,6 +62,8 @@ def _batched_once(session: Session, record_bytes: int, lanes: int) -> Iterator[S
         yield session.sample(f"server CPU, {what}, {where}", cpu_s * 1e6, "s/million records")
         if record_bytes == max(RECORD_BYTES):
             yield session.sample(f"server CPU, {what}, {where}", cpu_s * GB / record_bytes, "s/GB")
+    per_million_s = last.produced.system_cpu_s * 1e6 / last.produced.work
+    yield session.sample(f"{SYSTEM_CPU}, produced, {where}", per_million_s, "s/million records")
     if lanes == 1:
         yield _disk(session, where, last.disk_bytes, record_bytes)
 
@@ -142,3 +144,7 @@ def connections(session: Session) -> Iterator[Sample]:
     # Both see the CPU time of the same server, each over its own time.
     cpu_share = sum(phase.broker_cpu_s / phase.wall_s for phase in phases) / PROCESSES
     yield session.sample(f"server CPU, {name}", cpu_share * 1e6 / rate, "µs/record")
+    client_share = sum(phase.client_cpu_s / phase.wall_s for phase in phases)
+    machine_share = sum(phase.machine_busy_s / phase.wall_s for phase in phases) / PROCESSES
+    system_share = max(cpu_share, machine_share - client_share)
+    yield session.sample(f"{SYSTEM_CPU}, {name}", system_share * 1e6 / rate, "µs/record")

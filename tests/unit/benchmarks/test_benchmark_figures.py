@@ -83,3 +83,9 @@ def test_what_work_waited_for_follows_from_who_was_busy(
 ) -> None:
     phase = Phase(10.0, broker_s, client_s, machine_s, 100)
     assert phase.limited_by(cores=2).startswith(expected)
+
+
+@pytest.mark.parametrize(("machine_busy_s", "expected"), [(2.5, 1.7), (0.5, 1.0)])
+def test_threads_of_the_kernel_count_beside_the_broker(machine_busy_s: float, expected: float) -> None:
+    phase = Phase(wall_s=2.0, broker_cpu_s=1.0, client_cpu_s=0.8, machine_busy_s=machine_busy_s, work=10)
+    assert phase.system_cpu_s == pytest.approx(expected)
