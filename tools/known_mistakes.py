@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tools.damage_mistakes import DAMAGE_MISTAKES, MANAGER
 from tools.mutant import Mutant
 from tools.transaction_coordinator_mistakes import TRANSACTION_COORDINATOR_MISTAKES
+from tools.transaction_mistakes import TRANSACTION_MISTAKES
 
 LEADING = "replication/leading.py"
 PARTITION = "replication/partition.py"
@@ -18,6 +19,7 @@ CLEANER = "log/compaction/cleaner.py"
 
 MUTANTS: Sequence[Mutant] = (
     *DAMAGE_MISTAKES,
+    *TRANSACTION_MISTAKES,
     *TRANSACTION_COORDINATOR_MISTAKES,
     # What is safe
     Mutant(
@@ -236,8 +238,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "retries_are_not_recognised",
         "log/producer_state.py",
-        "return _duplicate_or_next(producer, header)",
-        "return None",
+        "        repeated = _duplicate_or_next(producer, header)\n",
+        "        repeated = None\n",
     ),
     Mutant(
         "producers_evicted_early_are_not_counted",
@@ -393,7 +395,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "records_that_are_not_safe_are_cleaned",
         "broker/storage/compaction.py",
-        "        safe = safe_end(log, partition.high_watermark)\n",
+        "        safe = safe_end(log, partition.last_stable_offset)\n",
         "        safe = log.log_end_offset\n",
         is_of_one_broker=True,
     ),

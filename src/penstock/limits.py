@@ -248,6 +248,15 @@ PRODUCERS_MAX = 100_000
 PRODUCERS_EVICTED_LOGGED_MS = 1 * MINUTE_MS
 PRODUCER_IDS_PER_BLOCK = 1_000
 PRODUCER_EXPIRY_MS = 1 * DAY_MS
+# Open transactions of one partition, and of all partitions: one more is rejected. Each keeps its producer.
+TRANSACTIONS_OPEN_PER_PARTITION_MAX = 10_000
+TRANSACTIONS_OPEN_MAX = 50_000
+# Aborted transactions whose markers are in the log of one partition; 32 bytes each.
+TRANSACTIONS_ABORTED_PER_PARTITION_MAX = 1_000_000
+# Markers of one WriteTxnMarkers request: they are appended in one iteration of the event loop.
+TRANSACTION_MARKERS_MAX = 10_000
+# The longest that a coordinator's request waits until its markers are replicated.
+TRANSACTION_MARKERS_WAIT_MS_MAX = 30 * SECOND_MS
 
 # Fetching ---------------------------------------------------------------------------------------
 

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.limits import DECOMPRESSED_BYTES_MAX
-from penstock.log.partition_log import PartitionLog
 from penstock.log.reading.cold_reading import ColdRead
 from penstock.log.reading.time_lookup import TimedSegment, TimeLookup, look_up
 from penstock.log.retention import RetentionPolicy, segments_to_drop
 from penstock.protocol import records
 from penstock.protocol.batches import parse_header, split_batches
-from penstock.replication.partition import Partition
 from penstock.types import Offset
 from tests.unit.log.log_support import (
     FOLDER,
@@ -113,7 +111,7 @@ class LogMachine(RuleBasedStateMachine):
     def retain(self, keep_bytes: int) -> None:
         checkpoint(self.log)
         self.safe = self.end
-        facts = Partition.segment_facts(_partition(self.log))
+        facts = self.log.segment_facts()
         policy = RetentionPolicy(-1, keep_bytes, self.log.log_start_offset, self.log.log_end_offset)
         count = segments_to_drop(facts, policy, NOW_MS)
         kept_bytes = sum(fact.size_bytes for fact in facts[count:])
@@ -221,12 +219,6 @@ class LogMachine(RuleBasedStateMachine):
 
     def _next_sequence(self) -> int:
         return parse_header(self.model[-1]).last_sequence + 1 if self.model else 0
-
-
-def _partition(log: PartitionLog) -> Partition:
-    partition: Partition = object.__new__(Partition)
-    partition.log = log
-    return partition
 
 
 def test_a_cold_read_and_a_warm_read_give_the_same_bytes() -> None:

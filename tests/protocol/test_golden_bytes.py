@@ -30,6 +30,16 @@ from penstock.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from penstock.protocol.messages.write_txn_markers import (
+    WRITE_TXN_MARKERS,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from penstock.protocol.schema import Api, Request, Response
 from penstock.types import TopicId
 
@@ -214,6 +224,64 @@ def test_a_produce_reply_hints_at_the_new_leader() -> None:
         + "00000002"
         + "0268"
         + "00002384"
+        + "00"
+        + "00",
+    )
+
+
+def test_a_coordinator_ends_a_transaction_in_two_partitions() -> None:
+    topics = [WritableTxnMarkerTopic("t", [0, 3])]
+    assert_request(
+        WRITE_TXN_MARKERS,
+        2,
+        "c",
+        WriteTxnMarkersRequest([WritableTxnMarker(7, 2, True, topics, 5, 2)]),
+        "0000002c"
+        + "001b"
+        + "0002"
+        + "00000001"
+        + "000163"
+        + "00"
+        # one marker: producer, epoch, commit, one topic with two partitions, coordinator epoch, version
+        + "02"
+        + "0000000000000007"
+        + "0002"
+        + "01"
+        + "02"
+        + "0274"
+        + "03"
+        + "00000000"
+        + "00000003"
+        + "00"
+        + "00000005"
+        + "02"
+        + "00"
+        + "00",
+    )
+
+
+def test_each_partition_of_a_marker_has_an_error_code() -> None:
+    entries = [WritableTxnMarkerPartitionResult(0), WritableTxnMarkerPartitionResult(3, 52)]
+    result = WritableTxnMarkerResult(7, [WritableTxnMarkerTopicResult("t", entries)])
+    assert_response(
+        WRITE_TXN_MARKERS,
+        1,
+        WriteTxnMarkersResponse([result]),
+        "00000023"
+        + "00000001"
+        + "00"
+        + "02"
+        + "0000000000000007"
+        + "02"
+        + "0274"
+        + "03"
+        + "00000000"
+        + "0000"
+        + "00"
+        + "00000003"
+        + "0034"
+        + "00"
+        + "00"
         + "00"
         + "00",
     )

@@ -44,6 +44,7 @@ from penstock.broker.apis.produce import Produce
 from penstock.broker.apis.sync_group import SyncGroup
 from penstock.broker.apis.unregister_broker import UnregisterBroker
 from penstock.broker.apis.update_features import UpdateFeatures
+from penstock.broker.apis.write_txn_markers import WriteTxnMarkers
 from penstock.broker.cluster.metadata_service import MetadataService
 from penstock.broker.cluster.topic_creation import TopicCreation
 from penstock.broker.context import RequestContext
@@ -102,6 +103,8 @@ class HandlerDependencies(NamedTuple):
 def add_routes(router: Router, parts: HandlerDependencies) -> None:
     produce = _produce(parts)
     router.add(Route(produce.api, produce, check=produce.require_few_batches))
+    markers = WriteTxnMarkers(parts.storage.partitions, _appender(parts), parts.clock)
+    router.add(Route(markers.api, markers, check=markers.require_few_markers))
     for handler in (
         *_log_handlers(parts),
         *_metadata_handlers(router, parts),
@@ -118,10 +121,19 @@ def _produce(parts: HandlerDependencies) -> Produce:
     storage = parts.storage
     return Produce(
         storage.partitions,
-        BatchAppender(storage.note_full, storage.fail, parts.followers.leadership_confirmed),
+        _appender(parts),
         parts.clock,
         lambda: parts.cluster.store_unavailable_since is not None,
         parts.produce_limits,
+    )
+
+
+def _appender(parts: HandlerDependencies) -> BatchAppender:
+    return BatchAppender(
+        parts.storage.note_full,
+        parts.storage.fail,
+        parts.followers.leadership_confirmed,
+        allows_transactions=parts.produce_limits.allows_transactions,
     )
 
 

@@ -12,7 +12,8 @@ from penstock.host.disk import SmallFile
 from penstock.log.index.offset_index import OffsetIndex
 from penstock.log.index.time_index import TimeIndex
 from penstock.log.producer_state import Producer, render_snapshot
-from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
+from penstock.log.transactions.aborted_index import AbortedIndex, AbortedRows
 from penstock.types import Offset
 
 
@@ -39,8 +40,8 @@ class IndexWrite(NamedTuple):
 class IndexPlan(NamedTuple):
     """Index writes of one checkpoint."""
 
-    writes: Sequence[IndexWrite]
-    rebuilt: Sequence[IndexWrite]
+    writes: Sequence[IndexWrite | AbortedRows]
+    rebuilt: Sequence[IndexWrite | AbortedRows]
     """Whole indexes whose files were lost or damaged, and are replaced."""
     segments: Sequence[Segment]
     """Segments whose indexes are written."""
@@ -67,7 +68,9 @@ class Checkpoint(NamedTuple):
         return [*rebuilt, *self.small_files, SmallFile(self.snapshot_path, render_snapshot(self.producers))]
 
 
-def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> IndexPlan:
+def plan_indexes(
+    segments: Sequence[Segment], rebuilt: Sequence[Segment], aborted: AbortedIndex, log_end_offset: Offset
+) -> IndexPlan:
     """Plan the entries of the newest segments that are not on disk, and all entries of rebuilt indexes."""
     growing: list[Segment] = []
     for segment in reversed(segments):
@@ -75,9 +78,10 @@ def plan_indexes(segments: Sequence[Segment], rebuilt: Sequence[Segment]) -> Ind
             break
         if segment.size_bytes and segment.has_index and segment not in rebuilt:
             growing.append(segment)
+    rows, rebuilt_rows = _plan_rows(segments, aborted, log_end_offset)
     return IndexPlan(
-        writes=[write for segment in growing for write in _writes(segment)],
-        rebuilt=[write for segment in rebuilt for write in _writes(segment)],
+        writes=[*(write for segment in growing for write in _writes(segment)), *rows],
+        rebuilt=[*(write for segment in rebuilt for write in _writes(segment)), *rebuilt_rows],
         segments=(*growing, *rebuilt),
     )
 
@@ -88,3 +92,17 @@ def _writes(segment: Segment) -> list[IndexWrite]:
     return [
         IndexWrite(segment.path(suffix), index, index.stored_entries, len(index)) for suffix, index in indexes
     ]
+
+
+def _plan_rows(
+    segments: Sequence[Segment], aborted: AbortedIndex, log_end_offset: Offset
+) -> tuple[list[AbortedRows], list[AbortedRows]]:
+    """Plan the rows of aborted transactions that are not on disk, and all rows of damaged files."""
+    if not aborted and not aborted.unusable_files:
+        return [], []  # the usual case
+    ends = [*(following.base_offset for following in segments[1:]), log_end_offset]
+    spans = [
+        (segment.base_offset, end, segment.path(TXN_INDEX_SUFFIX))
+        for segment, end in zip(segments, ends, strict=True)
+    ]
+    return aborted.plan(spans), aborted.plan_rebuilt(spans)

@@ -14,8 +14,9 @@ Rule 3: nothing here waits for the device. `begin_flush` and `begin_checkpoint` 
 
 Files, in Kafka's layout, in a folder named topic-partition:
     00000000000000000000.log .index .timeindex    a segment, named by its first offset
+    00000000000000000000.txnindex                 its aborted transactions, if it has markers of any
     00000000000000000042.snapshot                 producers as of offset 42, the recovery point
-    leader-epoch-checkpoint, log-start-checkpoint, partition.metadata
+    leader-epoch-checkpoint, log-start-checkpoint, aborted-index-checkpoint, partition.metadata
     cleaner-offset-checkpoint                     how far a compacted log is clean
 """
 
@@ -36,14 +37,19 @@ from penstock.log.partition_folder import PartitionFolder
 from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes, SegmentView
 from penstock.log.reading.warm_reading import WarmReads
+from penstock.log.retention import SegmentFacts
 from penstock.log.segment import Segment, segment_name
 from penstock.log.shared_resources import SharedLogResources
-from penstock.protocol.batches import BatchHeader, stamp_in_place
+from penstock.log.transactions.aborted_index import CHECKPOINT_NAME
+from penstock.log.transactions.log_transactions import LogTransactions
+from penstock.protocol.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, stamp_in_place
+from penstock.protocol.control_batches import EndTransactionMarker, read_marker
 from penstock.types import LeaderEpoch, Offset
 
 SNAPSHOT_SUFFIX = ".snapshot"
 LOG_START_FILE = "log-start-checkpoint"
 METADATA_FILE = "partition.metadata"
+_TRANSACTIONAL_OR_CONTROL = TRANSACTIONAL_BIT | CONTROL_BIT
 SNAPSHOTS_KEPT = 2
 """One more than recovery needs: a truncation below the newest snapshot starts from the one before."""
 
@@ -77,6 +83,7 @@ class PartitionLog:
         self.settings = settings
         self.segments: list[Segment] = [Segment(disk, folder, Offset(0))]
         self.producers = Producers()
+        self.transactions = LogTransactions()
         self.epochs = LeaderEpochs()
         self.log_start_offset = Offset(0)
         self.log_end_offset = Offset(0)
@@ -127,7 +134,9 @@ class PartitionLog:
     def append(self, batch: bytearray | memoryview, header: BatchHeader, leader_epoch: LeaderEpoch) -> Offset:
         """Write one valid batch at the end and return its first offset. Writes into `batch`."""
         segment = self.segments[-1]
-        size = len(batch)
+        attributes, size = header.attributes, len(batch)
+        # Before the write: a control batch that cannot be read is not a part of the log.
+        marker = read_marker(batch, header) if attributes & CONTROL_BIT else None
         if self._must_roll(segment, header, size):
             self.roll()
             segment = self.segments[-1]
@@ -152,7 +161,11 @@ class PartitionLog:
         self.appended_bytes += size
         self._warm.remember(base_offset, segment, position)
         if header.producer_id >= 0:
-            self.producers.replay(header, base_offset)
+            if attributes & _TRANSACTIONAL_OR_CONTROL:
+                base = segment.base_offset
+                self.transactions.replay(self.producers, header, base_offset, marker, base)
+            else:
+                self.producers.replay(header, base_offset)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         return base_offset
@@ -217,11 +230,19 @@ class PartitionLog:
             with suppress(StorageFull):  # the folder exists; only the rewrite waits for space
                 self.partition_folder.make()
 
-    def apply_recovered(self, header: BatchHeader, *, replay: bool) -> None:
-        """Account for a valid batch found at the end. `replay`: no snapshot covers its producer."""
+    def apply_recovered(
+        self, header: BatchHeader, marker: EndTransactionMarker | None, segment: Segment, *, replay: bool
+    ) -> None:
+        """Account for a valid batch found at the end of this segment. `replay`: no snapshot covers its
+        producer.
+        """
         self.log_end_offset = header.next_offset
         if replay and header.producer_id >= 0:
-            self.producers.replay(header, header.base_offset)
+            offset = header.base_offset
+            if header.attributes & _TRANSACTIONAL_OR_CONTROL:
+                self.transactions.replay(self.producers, header, offset, marker, segment.base_offset)
+            else:
+                self.producers.replay(header, offset)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
 
@@ -326,6 +347,7 @@ class PartitionLog:
         """Plan the writes that bring indexes and producer snapshot on disk to the current end of the log."""
         self.file_uses.begin(FileUse.CHECKPOINT)
         small_files = []
+        aborted = self.transactions.aborted
         start = self.stored_start
         if self.is_start_unstored and self.log_start_offset > self.segments[0].base_offset:
             start = self.log_start_offset
@@ -333,9 +355,13 @@ class PartitionLog:
         if not self.epochs.is_stored:
             small_files.append(SmallFile(f"{self.folder}/{epoch_file.FILE_NAME}", self.epochs.to_bytes()))
             self.epochs.is_stored = True
+        if not aborted.has_stored_sums:
+            sums_path = f"{self.folder}/{CHECKPOINT_NAME}"
+            small_files.append(SmallFile(sums_path, aborted.sums_to_bytes()))
+            aborted.has_stored_sums = True
         self.bytes_since_checkpoint = 0
         return Checkpoint(
-            indexes=plan_indexes(self.segments, tuple(self._rebuilt)),
+            indexes=plan_indexes(self.segments, tuple(self._rebuilt), aborted, self.log_end_offset),
             small_files=small_files,
             producers=self.producers.snapshot(),
             snapshot_path=self.snapshot_path(self.log_end_offset),
@@ -357,6 +383,7 @@ class PartitionLog:
             self._rebuilt.pop(segment, None)
             self._cache_indexes(segment)
         self.recovery_point = checkpoint.recovery_point
+        self.transactions.aborted.rows_stored(self.recovery_point)
         self.stored_start = max(self.stored_start, checkpoint.log_start)
         if self.recovery_point not in self.snapshots:
             self.snapshots.append(self.recovery_point)
@@ -371,6 +398,7 @@ class PartitionLog:
         """Drop a checkpoint that found no space. The next one covers its data, which is as safe as before."""
         self.file_uses.end(FileUse.CHECKPOINT)
         self.epochs.is_stored = False
+        self.transactions.aborted.checkpoint_abandoned()
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -378,6 +406,7 @@ class PartitionLog:
             self.recovery_point < self.log_end_offset
             or not self.epochs.is_stored
             or bool(self._rebuilt)
+            or not self.transactions.aborted.is_stored
             or not all(segment.indexes_stored for segment in self.segments[-2:])
         )
 
@@ -386,12 +415,22 @@ class PartitionLog:
 
     # Deleting and replacing segments
 
+    def segment_facts(self) -> list[SegmentFacts]:
+        """Collect the facts of all segments that decide about retention. May wait for the device."""
+        segments = tuple(self.segments)  # a copy: a worker thread may run this while the log rolls
+        ends = [following.base_offset for following in segments[1:]] + [self.log_end_offset]
+        return [
+            SegmentFacts(segment.base_offset, end, segment.size_bytes, segment.newest_timestamp)
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+
     def drop_segments(self, count: int) -> list[str]:
         """Remove the oldest segments from the list. Returns the files to remove."""
         assert count < len(self.segments), "the active segment stays"
         dropped, self.segments = self.segments[:count], self.segments[count:]
         for segment in dropped:
             self._forget(segment)
+        self.transactions.aborted.drop_before(self.segments[0].base_offset)
         self.advance_start(max(self.log_start_offset, self.segments[0].base_offset))
         return [path for segment in dropped for path in segment.paths()]
 
@@ -466,6 +505,8 @@ class PartitionLog:
             self._forget(segment)
         self.producers.share(None)
         self.segments, self.producers, self.epochs = truncated.segments, truncated.producers, truncated.epochs
+        truncated.transactions.keep_ended(self.transactions, truncated.log_end_offset)
+        self.transactions = truncated.transactions
         self.snapshots, self.recovery_point = truncated.snapshots, truncated.recovery_point
         self.clean_to = truncated.clean_to
         self.log_start_offset, self.log_end_offset = truncated.log_start_offset, truncated.log_end_offset

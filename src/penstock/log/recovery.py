@@ -37,7 +37,10 @@ from penstock.log.producer_state import Producers
 from penstock.log.reading.cold_reading import Indexes
 from penstock.log.reading.stored_batches import stored_batches
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.transactions.aborted_files import load_aborted
+from penstock.log.transactions.log_transactions import LogTransactions
 from penstock.protocol.batches import HEADER_BYTES, parse_header
+from penstock.protocol.control_batches import read_marker
 from penstock.types import Buffer, Offset
 
 
@@ -73,11 +76,13 @@ def open_log(
         Segment(disk, folder, base, disk.size_of(f"{folder}/{segment_name(base)}{LOG_SUFFIX}"))
         for base in offsets_named(names, LOG_SUFFIX)
     ]
-    log.resync_folder()
     if log.segments and log.segments[0].base_offset > scan_from:
         # Retention has removed batches that came after the snapshot, which a truncation may have left as the
-        # newest. It would reject the next batches of their producers; unknown producers are accepted.
-        log.producers = Producers()
+        # newest. It would reject the next batches of their producers; unknown producers are accepted. And a
+        # transaction whose marker was removed would stay open for ever.
+        log.producers, log.transactions = Producers(), LogTransactions()
+    load_aborted(log, names, scan_from)
+    log.resync_folder()
     scanned, truncated_bytes = _scan(
         log, scan_from, rewrite_from=None if written_by_this_process else log.recovery_point
     )
@@ -107,6 +112,7 @@ def _load_small_files(log: PartitionLog, names: list[str]) -> Offset:
     for offset in reversed(log.snapshots):
         try:
             log.producers = Producers.from_bytes(disk.read_file(log.snapshot_path(offset)))
+            log.transactions.restore(log.producers)
             return offset
         except CorruptData:
             continue  # replay rebuilds its state, from an older snapshot
@@ -153,11 +159,12 @@ def _scan_segment(log: PartitionLog, segment: Segment, scan_from: Offset, rewrit
     batches = stored_batches(segment.file, start, file_bytes, expected, chunk_bytes=RECOVERY_READ_BYTES)
     try:
         for header, batch in batches:
+            marker = read_marker(batch, header) if header.is_control else None
             # No sync of these batches is known to have succeeded.
             if rewrite_from is not None and header.base_offset >= rewrite_from:
                 _rewrite(segment.file, position, batch)
             segment.note(header, header.base_offset, header.size, log.settings.index_interval_bytes)
-            log.apply_recovered(header, replay=header.base_offset >= scan_from)
+            log.apply_recovered(header, marker, segment, replay=header.base_offset >= scan_from)
             position += header.size
     except CorruptData:
         if log.log_end_offset < _required_end(log):
@@ -232,6 +239,7 @@ def _reconcile_log_start(log: PartitionLog) -> None:
         log.segments = [Segment(log.disk, log.folder, start)]
         log.log_end_offset = start
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+    log.transactions.aborted.drop_before(log.segments[0].base_offset)
     # Batches above the recovery point are marked dirty: the first flush makes them durable.
     log.flushed_end_offset = min(log.recovery_point, log.log_end_offset)
     log.epochs.truncate_end(log.log_end_offset)

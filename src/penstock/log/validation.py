@@ -125,7 +125,14 @@ def passes_fast_checks(batch: memoryview, header: BatchHeader, limits: FastCheck
     )
 
 
-def check_batch_header(batch: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
+def check_batch_header(
+    batch: Buffer,
+    header: BatchHeader,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    allows_transactions: bool = False,
+) -> bool:
     """Check size, checksum and header without decompressing the batch.
 
     Raises the ApiError that Kafka would return; returns normally if the batch is valid.
@@ -146,7 +153,7 @@ def check_batch_header(batch: Buffer, header: BatchHeader, config: TopicConfig, 
         )
     if not crc_matches(batch, header):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match")
-    _check_produced_shape(header)
+    _check_produced_shape(header, allows_transactions=allows_transactions)
     if header.attributes & LOG_APPEND_TIME_BIT:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the log append time")
     return _is_in_future(header, config, now_ms)
@@ -164,7 +171,7 @@ def check_record_contents(batch: Buffer, header: BatchHeader, config: TopicConfi
         _check_keys(batch)
 
 
-def _check_produced_shape(header: BatchHeader) -> None:
+def _check_produced_shape(header: BatchHeader, *, allows_transactions: bool) -> None:
     """Raise the ApiError that Kafka would return for what a producer may not send.
 
     `batches.check_client_shape` is not used here: it accepts any base offset and transactions, and rejects a
@@ -183,8 +190,10 @@ def _check_produced_shape(header: BatchHeader) -> None:
         raise ApiError(ErrorCode.INVALID_RECORD, "the base offset of a produced batch must be 0")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise ApiError(ErrorCode.INVALID_RECORD, "a batch with a producer id needs a sequence number")
-    if header.is_transactional:
+    if header.is_transactional and not allows_transactions:
         raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker does not offer transactions")
+    if header.is_transactional and header.producer_id < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
 
 
 def _is_in_future(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:

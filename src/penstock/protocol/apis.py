@@ -52,6 +52,7 @@ from penstock.protocol.messages.sync_group import SYNC_GROUP
 from penstock.protocol.messages.txn_offset_commit import TXN_OFFSET_COMMIT
 from penstock.protocol.messages.unregister_broker import UNREGISTER_BROKER
 from penstock.protocol.messages.update_features import UPDATE_FEATURES
+from penstock.protocol.messages.write_txn_markers import WRITE_TXN_MARKERS
 from penstock.protocol.schema import Api, Struct
 
 ALL: Final[tuple[Api[Struct, Struct], ...]] = (
@@ -74,6 +75,7 @@ ALL: Final[tuple[Api[Struct, Struct], ...]] = (
     DELETE_RECORDS,
     INIT_PRODUCER_ID,
     OFFSET_FOR_LEADER_EPOCH,
+    WRITE_TXN_MARKERS,
     DESCRIBE_ACLS,
     DESCRIBE_CONFIGS,
     ALTER_CONFIGS,

@@ -35,6 +35,7 @@ The module is pure: it does not wait, read a clock or touch a log.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from penstock.protocol.messages.fetch import EpochEndOffset
 from penstock.types import NO_OFFSET, Offset
 
 NO_BROKER_EPOCH: Final = -1
@@ -76,6 +77,15 @@ class FollowerFetchState(NamedTuple):
     """Broker epoch with which the broker may join an ISR; NO_BROKER_EPOCH: the broker may not join."""
     log_start: Offset = NO_OFFSET
     """The follower's log begins here after a crash, if not later; NO_OFFSET: unknown, it may begin at 0."""
+
+
+class FollowerFetchResult(NamedTuple):
+    """Outcome of a follower's fetch, apart from the records."""
+
+    diverging: EpochEndOffset | None
+    """The follower's log diverges: the follower gets no records but the end offset of the common epoch."""
+    proposal: IsrProposal | None
+    """To be sent to the metadata store."""
 
 
 class Follower:

@@ -18,9 +18,8 @@ Rule 3: an object has one leader epoch. For the next epoch another object takes 
         request that waits here fails with NOT_LEADER_OR_FOLLOWER (`resign`).
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -37,27 +36,24 @@ from penstock.log.deep_validation import (
 from penstock.log.partition_log import Flush, LogSettings, PartitionLog
 from penstock.log.reading.cold_reading import BatchesRead, ColdRead, LoadedIndexes
 from penstock.log.reading.time_lookup import TimedSegment, TimeLookup
-from penstock.log.retention import SegmentFacts
 from penstock.log.validation import FastCheckLimits, check_batch_header, passes_fast_checks, read_batch
-from penstock.protocol.batches import BatchHeader
+from penstock.protocol.batches import BatchHeader, parse_header
+from penstock.protocol.control_batches import EndTransactionMarker, marker_batch
 from penstock.protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
 from penstock.replication.following import Applied, FetchOutcome, FetchPosition, FollowerRole, Ignored
 from penstock.replication.leading import (
     CommittedPartitionState,
+    FollowerFetchResult,
     FollowerFetchState,
     IsrProposal,
     LeaderRole,
 )
 from penstock.replication.produce_waits import ProduceWaits
+from penstock.replication.uncommitted_ends import UncommittedEnds
 from penstock.types import NO_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TopicId, TopicPartition
 
 # A constant: looking an enum member up in its class costs as much as all the rest of a comparison.
 BEFORE_ACK = FlushPolicy.BEFORE_ACK
-
-
-UNCOMMITTED_ENDS_MAX: Final = 256
-"""Entries of `Partition._uncommitted`. Beyond this number the newest entry is replaced, so its bytes count as
-visible later than they are: a fetch that waits for bytes then waits longer."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -65,15 +61,6 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     end_offset: Offset
     log_append_time_ms: int
     """-1 unless the topic uses log append time."""
-
-
-class FollowerFetchResult(NamedTuple):
-    """Outcome of a follower's fetch, apart from the records."""
-
-    diverging: EpochEndOffset | None
-    """The follower's log diverges: the follower gets no records but the end offset of the common epoch."""
-    proposal: IsrProposal | None
-    """To be sent to the metadata store."""
 
 
 class Partition:
@@ -139,8 +126,7 @@ class Partition:
         self.own_end_waits = self.high_watermark_waits
         """Produce requests (acks=1) that wait until this leader alone has their records; the same object as
         `high_watermark_waits` if this is the only replica."""
-        self._uncommitted: deque[tuple[Offset, int]] = deque()
-        """Own ends above the high watermark, each with the bytes appended up to it."""
+        self._uncommitted = UncommittedEnds()
         self.leading: LeaderRole | None = None
         """State of a leader that has followers. None: this replica follows, or is the only one and leads
         (`is_only_replica`)."""
@@ -170,6 +156,7 @@ class Partition:
         elif role is not None:
             self.lead(role)
         self.advance()
+        log.transactions.settle(self.high_watermark)
         if role is not None and (log.flushed_end_offset < log.log_end_offset or log.needs_checkpoint):
             on_dirty(self)  # the flush requests of the previous object may be lost
 
@@ -255,7 +242,9 @@ class Partition:
         answer = self.try_append(payload, now_ms)
         return self.append_validated(answer.run()) if isinstance(answer, DeepValidation) else answer
 
-    def try_append(self, payload: memoryview | None, now_ms: int) -> Appended | DeepValidation:
+    def try_append(
+        self, payload: memoryview | None, now_ms: int, *, allows_transactions: bool = False
+    ) -> Appended | DeepValidation:
         """Append the batch if that is quick; else return a DeepValidation to run elsewhere and to store.
 
         While one batch is in validation, every later one gets a DeepValidation too: the caller stores them in
@@ -266,7 +255,11 @@ class Partition:
         header, payload = read_batch(payload)
         config = self._config
         is_valid = passes_fast_checks(payload, header, self._fast_check_limits, now_ms)
-        has_future_timestamp = not is_valid and check_batch_header(payload, header, config, now_ms)
+        has_future_timestamp = not is_valid and check_batch_header(
+            payload, header, config, now_ms, allows_transactions=allows_transactions
+        )
+        if not is_valid and header.is_transactional:
+            self.log.transactions.require_room()
         if has_future_timestamp or self._needs_deep_validation or self.batches_waiting:
             validation = DeepValidation(
                 payload, header, config, now_ms, has_future_timestamp or self._requires_record_checks
@@ -275,6 +268,20 @@ class Partition:
                 return validation
             return self.append_validated(validation.run())
         return self._write(payload, header, NO_TIMESTAMP)
+
+    def append_marker(self, marker: EndTransactionMarker, now_ms: int, *, must_be_newer: bool) -> Appended:
+        """Append the marker that ends a transaction, as leader. A marker that is in the log is not repeated.
+
+        Raises as `append_now`. `must_be_newer`: see `Producers.check_marker`.
+        """
+        if (refusal := self.offline_error or self.read_only_error) is not None:
+            raise refusal.again()
+        if not self.log.producers.check_marker(marker, must_be_newer=must_be_newer):
+            self._on_dirty(self)  # so that the wait for replicas ends at its deadline
+            end = self.log.log_end_offset  # the marker lies below it
+            return Appended(end, end, NO_TIMESTAMP)
+        batch = marker_batch(marker, now_ms)
+        return self._write(batch, parse_header(batch), NO_TIMESTAMP)
 
     def append_validated(self, validated: ValidatedBatch) -> Appended:
         """Append a validated batch."""
@@ -302,6 +309,14 @@ class Partition:
 
     # The high watermark
 
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Readers with isolation level read_committed see nothing from here on (log/transactions)."""
+        unstable = self.log.transactions.first_unstable_offset
+        if unstable is None:
+            return self.high_watermark
+        return min(max(unstable, self.log.log_start_offset), self.high_watermark)
+
     def flushed(self, flush: Flush) -> None:
         """Record that the files named by `log.begin_flush` are synced."""
         self.log.end_flush(flush)
@@ -317,31 +332,23 @@ class Partition:
             end, own_bytes = log.log_end_offset, log.appended_bytes
         if self.leading is not None:
             self.own_end_waits.release(end)
-            self._note_uncommitted(end, own_bytes)
+            self._uncommitted.note(end, own_bytes, self.high_watermark)
             self._advance_high_watermark(self.leading.reached(end))
         elif self.following is not None:
             self._set_high_watermark(self.following.high_watermark(end), own_bytes)
         else:  # the only replica
             self._set_high_watermark(end, own_bytes)
 
-    def _note_uncommitted(self, end: Offset, own_bytes: int) -> None:
-        uncommitted = self._uncommitted
-        if uncommitted and (uncommitted[-1][0] == end or len(uncommitted) >= UNCOMMITTED_ENDS_MAX):
-            uncommitted.pop()
-        if end > self.high_watermark:
-            uncommitted.append((end, own_bytes))
-
     def _advance_high_watermark(self, high_watermark: Offset) -> None:
         """Set the high watermark and count the leader's bytes below it."""
-        committed_bytes, uncommitted = 0, self._uncommitted
-        while uncommitted and uncommitted[0][0] <= high_watermark:
-            committed_bytes = uncommitted.popleft()[1]
-        self._set_high_watermark(high_watermark, committed_bytes)
+        self._set_high_watermark(high_watermark, self._uncommitted.committed_bytes(high_watermark))
 
     def _set_high_watermark(self, offset: Offset, committed_bytes: int) -> None:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
+        if self.log.transactions.ended:
+            self.log.transactions.settle(offset)
         if committed_bytes > self.committed_bytes:
             self.committed_bytes = committed_bytes
         if self.high_watermark_waits.queue:
@@ -385,13 +392,16 @@ class Partition:
 
     # Reading
 
-    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> BatchesRead | ColdRead:
-        """Read whole batches below the high watermark. A ColdRead is for a worker thread."""
+    def read(
+        self, offset: Offset, bytes_max: int, *, at_least_one: bool, end: Offset | None = None
+    ) -> BatchesRead | ColdRead:
+        """Read whole batches below `end`, or below the high watermark. A ColdRead is for a worker thread."""
         self.require_online()
         self._require_in_log(offset)
-        if offset >= self.high_watermark:
+        end_offset = self.high_watermark if end is None else end
+        if offset >= end_offset:
             return BatchesRead(b"", offset, 0)
-        return self.log.read(offset, self.high_watermark, bytes_max, at_least_one=at_least_one)
+        return self.log.read(offset, end_offset, bytes_max, at_least_one=at_least_one)
 
     def _require_in_log(self, offset: Offset) -> None:
         log = self.log
@@ -432,13 +442,14 @@ class Partition:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of leader epoch {asked}")
         return None if epoch == asked and end >= params.fetch_offset else EpochEndOffset(epoch, end)
 
-    def time_lookup(self) -> TimeLookup:
+    def time_lookup(self, *, is_committed: bool = False) -> TimeLookup:
         """Collect the values with which a worker thread finds an offset by timestamp."""
         log = self.log
         segments = [
             TimedSegment(log.view(segment), segment) for segment in log.segments if segment.size_bytes
         ]
-        return TimeLookup(segments, log.log_start_offset, self.high_watermark)
+        end = self.last_stable_offset if is_committed else self.high_watermark
+        return TimeLookup(segments, log.log_start_offset, end)
 
     # As the leader of followers
 
@@ -535,6 +546,7 @@ class Partition:
         election: then records that clients have seen are no longer there.
         """
         self.high_watermark = self._clamp_to_log(self.high_watermark)
+        self.log.transactions.settle(self.high_watermark)
         if self.log.is_dirty:
             self._on_dirty(self)
         _wake(self.fetch_waits)
@@ -561,14 +573,6 @@ class Partition:
         is_deleted_here = self.log.stored_start >= offset
         # Without a `LeaderRole` this is the only replica: DeleteRecords waits at leaders only.
         return is_deleted_here and (self.leading is None or self.leading.is_deleted(offset))
-
-    def segment_facts(self) -> list[SegmentFacts]:
-        segments = tuple(self.log.segments)  # a copy: a worker thread may run this while the log rolls
-        ends = [following.base_offset for following in segments[1:]] + [self.log.log_end_offset]
-        return [
-            SegmentFacts(segment.base_offset, end, segment.size_bytes, segment.newest_timestamp)
-            for segment, end in zip(segments, ends, strict=True)
-        ]
 
     def __repr__(self) -> str:
         state = f"offline: {self.offline_error}" if self.offline_error else f"high={self.high_watermark}"

@@ -130,7 +130,7 @@ def test_a_snapshot_cut_short_is_noticed(size: int) -> None:
 
 
 def test_the_producer_that_wrote_least_recently_is_forgotten_first() -> None:
-    producers = Producers(2)
+    producers = Producers(ProducerLimits(per_partition_max=2))
     for offset, producer in enumerate((1, 2, 1, 3)):
         producers.replay(header(offset, producer=producer), Offset(offset))
     assert [key for key, _ in producers.items()] == [1, 3]

@@ -8,8 +8,13 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.truncation import FullTruncation, Truncation
 from penstock.protocol.messages.fetch import FetchPartition, PartitionData
 from penstock.replication.following import FetchOutcome, FetchPosition, FollowerRole
-from penstock.replication.leading import CommittedPartitionState, FollowerFetchState, LeaderRole
-from penstock.replication.partition import FollowerFetchResult, Partition, log_settings
+from penstock.replication.leading import (
+    CommittedPartitionState,
+    FollowerFetchResult,
+    FollowerFetchState,
+    LeaderRole,
+)
+from penstock.replication.partition import Partition, log_settings
 from penstock.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from tests.unit.log.log_support import FOLDER, NOW_MS, batch_of, new_disk, read
 

@@ -1,9 +1,11 @@
 """DescribeProducers: api key 61, version 0.
 
-Lists the idempotent producers that a partition remembers, with the last batch of each.
+Lists the idempotent producers that a partition remembers, with the last batch and the transaction of each.
 
 Behaviour
-    The coordinator epoch and the start of a transaction are -1: there are no transactions.
+    The coordinator epoch is that of the last marker, and the start that of the open transaction; -1: none.
+    After a marker that began a producer epoch, and until the first batch of this epoch, the last sequence is
+    -1 and the last timestamp is that of the marker.
 Differs from Kafka
     A partition that is named twice is listed once, so that a small request cannot cause a huge reply.
 """
@@ -12,7 +14,6 @@ from penstock.broker.context import RequestContext
 from penstock.broker.served_api import TOPIC, ServedApi, names_at, never_waits
 from penstock.controller.topics import require_legal_name
 from penstock.errors import ApiError, ErrorCode
-from penstock.log.producer_state import NO_COORDINATOR, NO_TRANSACTION
 from penstock.protocol.messages.describe_producers import (
     DESCRIBE_PRODUCERS,
     DescribeProducersRequest,
@@ -72,10 +73,10 @@ def _producers(partition: Partition) -> list[ProducerState]:
         ProducerState(
             producer_id=producer_id,
             producer_epoch=producer.epoch,
-            last_sequence=producer.last.last_sequence,
-            last_timestamp=producer.last.timestamp,
-            coordinator_epoch=NO_COORDINATOR,
-            current_txn_start_offset=NO_TRANSACTION,
+            last_sequence=producer.last_sequence,
+            last_timestamp=producer.last_timestamp,
+            coordinator_epoch=producer.transaction.coordinator_epoch,
+            current_txn_start_offset=producer.transaction.first_offset,
         )
         for producer_id, producer in partition.log.producers.items()
     ]

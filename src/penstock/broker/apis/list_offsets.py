@@ -3,11 +3,12 @@
 Finds the offset of a timestamp, or of a special one, in each partition.
 
 Behaviour
-    -1  latest: the high watermark, whatever the isolation level
+    -1  latest: the high watermark, or the last stable offset with isolation level read_committed
     -2  earliest, -4 earliest on this disk: the log start offset
     -3  the earliest record that has the largest timestamp; the time index leads to its batch
     -5, -6  tiered storage, which does not exist here: offset -1
     0 and above: the first record, in offset order, that is at least as new; offset -1 if none is
+    With read_committed, records from the last stable offset on are not found.
     Other numbers, and special ones in versions before theirs, give UNSUPPORTED_VERSION.
     A partition that is named twice gets one reply, INVALID_REQUEST.
     Lookups by time read from disk, in a thread of their own; everything else gets an immediate reply. Lookups
@@ -28,6 +29,7 @@ Differs from Kafka
 """
 
 from penstock.broker.context import RequestContext
+from penstock.broker.data.fetch_reader import READ_COMMITTED
 from penstock.broker.data.timestamp_lookups import NO_TIMEOUT, Lookup, TimeLookups
 from penstock.broker.router import DeferredReply
 from penstock.broker.served_api import TOPIC, ServedApi, names_at
@@ -66,6 +68,7 @@ class ListOffsets:
     ) -> ListOffsetsResponse | DeferredReply:
         topics: dict[str, ListOffsetsTopicResponse] = {}
         lookups: list[Lookup] = []
+        is_committed = request.isolation_level == READ_COMMITTED
         for name, asked in _by_partition(request).items():
             entry = ListOffsetsPartitionResponse(name.partition)
             topics.setdefault(name.topic, ListOffsetsTopicResponse(name.topic)).partitions.append(entry)
@@ -81,9 +84,9 @@ class ListOffsets:
             timestamp = asked[0].timestamp
             if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
                 wanted = None if timestamp == MAX_TIMESTAMP else timestamp
-                lookups.append(Lookup(entry, partition, wanted))
+                lookups.append(Lookup(entry, partition, wanted, is_committed))
             else:
-                _fill_in(entry, partition, timestamp)
+                _fill_in(entry, partition, timestamp, is_committed=is_committed)
         response = ListOffsetsResponse(topics=list(topics.values()))
         if not lookups:
             return response
@@ -129,10 +132,13 @@ def _check_request(
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
 
 
-def _fill_in(entry: ListOffsetsPartitionResponse, partition: Partition, timestamp: int) -> None:
+def _fill_in(
+    entry: ListOffsetsPartitionResponse, partition: Partition, timestamp: int, *, is_committed: bool
+) -> None:
     """Fill in the offsets that are known without reading the log."""
     if timestamp == LATEST:
-        entry.offset, entry.leader_epoch = partition.high_watermark, partition.leader_epoch
+        entry.offset = partition.last_stable_offset if is_committed else partition.high_watermark
+        entry.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         entry.offset = partition.log.log_start_offset
         entry.leader_epoch = _epoch_of_start(partition)

@@ -16,6 +16,7 @@ from penstock.limits import VALIDATION_OVERHEAD_BYTES
 from penstock.log.deep_validation import DeepValidation, ValidatedBatch
 from penstock.protocol.batches import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
 from penstock.protocol.compression import Codec
+from penstock.protocol.control_batches import EndTransactionMarker
 from penstock.protocol.messages.produce import ProduceRequest
 from penstock.replication.partition import Appended, Partition
 from penstock.types import Buffer
@@ -60,11 +61,14 @@ class BatchAppender:
         on_full: Callable[[StorageFull], None],
         on_failed: Callable[[StorageFailed], None],
         leadership_confirmed: Callable[[Partition, str], bool],
+        *,
+        allows_transactions: bool = False,
     ) -> None:
         """`leadership_confirmed` returns whether this broker certainly leads the partition
-        (broker/replication/leadership_check.py).
+        (broker/replication/leadership_check.py). `allows_transactions`: see `ProduceLimits`.
         """
         self._leadership_confirmed = leadership_confirmed
+        self._allows_transactions = allows_transactions
         self._on_full = on_full
         self._on_failed = on_failed
 
@@ -81,12 +85,22 @@ class BatchAppender:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         assert records is None or isinstance(records, memoryview), "records are decoded to views"
         try:
-            answer = partition.try_append(records, now_ms)
+            allows_transactions = self._allows_transactions and request.transactional_id is not None
+            answer = partition.try_append(records, now_ms, allows_transactions=allows_transactions)
         except (StorageFull, StorageFailed, ApiError) as problem:
             if (rejection := self._rejection(partition, problem, request)) is problem:
                 raise
             raise rejection from problem
         return self._queue(partition, answer, request) if isinstance(answer, DeepValidation) else answer
+
+    def append_marker(
+        self, partition: Partition, marker: EndTransactionMarker, now_ms: int, *, must_be_newer: bool
+    ) -> Appended:
+        """Append a transaction's marker, or raise the ApiError to return for its partition."""
+        try:
+            return partition.append_marker(marker, now_ms, must_be_newer=must_be_newer)
+        except (StorageFull, StorageFailed) as problem:
+            raise self._storage_error(problem) from problem
 
     def _queue(
         self, partition: Partition, validation: DeepValidation, request: ProduceRequest
@@ -132,13 +146,16 @@ class BatchAppender:
         except (StorageFull, StorageFailed, ApiError) as problem:
             return self._rejection(partition, problem, request)
 
-    def _rejection(self, partition: Partition, problem: Exception, request: ProduceRequest) -> ApiError:
+    def _storage_error(self, problem: StorageFull | StorageFailed) -> ApiError:
         if isinstance(problem, StorageFull):
             self._on_full(problem)
-            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
-        if isinstance(problem, StorageFailed):
+        else:
             self._on_failed(problem)
-            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem))
+
+    def _rejection(self, partition: Partition, problem: Exception, request: ProduceRequest) -> ApiError:
+        if isinstance(problem, StorageFull | StorageFailed):
+            return self._storage_error(problem)
         assert isinstance(problem, ApiError)
         if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # A deposed leader finds a sequence gap where the real leader has the missing batches. Producers

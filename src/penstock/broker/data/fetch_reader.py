@@ -163,19 +163,32 @@ class FetchResult:
         self.is_cold = False
         """Whether reading stopped at a partition whose bytes are not in memory."""
 
-    def records_of(self, partition: Partition, found: BatchesRead) -> PartitionData:
+    def records_of(self, partition: Partition, offset: Offset, found: BatchesRead) -> PartitionData:
+        """The response with these batches, for a fetch from `offset`."""
         size = len(found.data)
         self.size += size
         self.bytes_left = max(self.bytes_left - size, 0)
-        high = partition.high_watermark
         return PartitionData(
             partition_index=partition.name.partition,
-            high_watermark=high,
-            last_stable_offset=high,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
-            aborted_transactions=[] if self.params.isolation_level == READ_COMMITTED else None,
+            aborted_transactions=self._aborted(partition, offset, found),
             records=found.data,
         )
+
+    def _aborted(
+        self, partition: Partition, offset: Offset, found: BatchesRead
+    ) -> list[AbortedTransaction] | None:
+        """Aborted transactions whose records the reader drops; None: the reader wants all records."""
+        if self.params.isolation_level != READ_COMMITTED:
+            return None
+        if not found.data:
+            return []
+        return [
+            AbortedTransaction(entry.producer_id, entry.first_offset)
+            for entry in partition.log.transactions.aborted.overlapping(offset, found.next_offset)
+        ]
 
     def rejected(self, index: int, code: ErrorCode) -> PartitionData:
         """The response for a rejected partition. As in Kafka, a partition that was found has a null list of
@@ -216,7 +229,8 @@ class FetchReader:
             partition = target.partition
             # Hot path: most partitions of a large fetch are read to their end, and were at the previous
             # fetch. Everything that can change about the pre-encoded reply is compared, so a reply of another
-            # state is never sent.
+            # state is never sent. The last stable offset moves only together with one of the two others
+            # (log/transactions/log_transactions.py, rule 2).
             if (
                 partition is not None
                 and (ready := target.empty_reply) is not None
@@ -355,7 +369,7 @@ class FetchReader:
         if isinstance(found, ColdRead):
             return found
         if found is not NO_RECORDS or not _is_cacheable(target, partition, result.empty_reply_key):
-            return result.records_of(partition, found)
+            return result.records_of(partition, Offset(target.params.fetch_offset), found)
         target.empty_reply = ready = _empty_reply(partition, result.empty_reply_key)
         return ready
 
@@ -414,10 +428,13 @@ class FetchReader:
             if diverging is not None:
                 return _without_records(partition, diverging)
         offset = Offset(params.fetch_offset)
-        if offset == partition.high_watermark and partition.offline_error is None:
+        end = partition.high_watermark
+        if result.params.isolation_level == READ_COMMITTED:
+            end = partition.last_stable_offset
+        if offset == end and partition.offline_error is None:
             return NO_RECORDS  # usual case: the consumer has read everything that is visible
         limit = min(params.partition_max_bytes, result.bytes_left)
-        return partition.read(offset, limit, at_least_one=result.size == 0)
+        return partition.read(offset, limit, at_least_one=result.size == 0, end=end)
 
     def _found_for_follower(
         self, partition: Partition, params: FetchPartition, result: FetchResult
@@ -441,7 +458,7 @@ class FetchReader:
             return result.rejected(target.key.partition, rejection.code)
         except (CorruptData, StorageFailed, StorageFull):
             return result.rejected(target.key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        return result.records_of(partition, cold.found)
+        return result.records_of(partition, read.offset, cold.found)
 
 
 def _may_serve(following: FollowerRole, partition: Partition, params: FetchPartition) -> bool:
@@ -463,7 +480,7 @@ def _without_records(
     return PartitionData(
         partition_index=partition.name.partition,
         high_watermark=partition.high_watermark,
-        last_stable_offset=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.log_start_offset,
         diverging_epoch=diverging,
         preferred_read_replica=preferred_read_replica,
@@ -495,14 +512,14 @@ def _is_cacheable(target: FetchTarget, partition: Partition, empty_reply_key: in
 def _empty_reply(partition: Partition, key: int) -> ReadyPartitionData:
     """The pre-encoded response for a partition that was read to its end."""
     index, high, start = partition.name.partition, partition.high_watermark, partition.log.log_start_offset
-    has_list = key == READ_COMMITTED
+    stable, has_list = partition.last_stable_offset, key == READ_COMMITTED
     return ReadyPartitionData(
         partition_index=index,
         high_watermark=high,
-        last_stable_offset=high,
+        last_stable_offset=stable,
         log_start_offset=start,
         aborted_transactions=[] if has_list else None,
         records=b"",
         key=key,
-        encoded=_pack_empty_reply(index, 0, high, high, start, has_list, -1, 1),
+        encoded=_pack_empty_reply(index, 0, high, stable, start, has_list, -1, 1),
     )

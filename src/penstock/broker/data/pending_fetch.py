@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import groupby
 
 from penstock.broker.context import RequestContext
-from penstock.broker.data.fetch_reader import FetchParams, FetchReader, FetchResult
+from penstock.broker.data.fetch_reader import READ_COMMITTED, FetchParams, FetchReader, FetchResult
 from penstock.broker.data.fetch_sessions import FetchTarget, ResolvedFetch, TopicRun
 from penstock.broker.router import DeferredReply
 from penstock.errors import ErrorCode
@@ -25,6 +25,7 @@ from penstock.host.tasks import Tasks
 from penstock.limits import FETCH_SESSION_PARTITIONS_MAX
 from penstock.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from penstock.replication.partition import Partition
+from penstock.types import Offset
 
 
 class FetchCapacity:
@@ -65,6 +66,7 @@ class PendingFetch:
         "_cold_task",
         "_context",
         "_fetching",
+        "_held",
         "_idle",
         "_is_abandoned",
         "_later",
@@ -102,6 +104,10 @@ class PendingFetch:
         self._wake_at_bytes = 0
         """The total of `committed_bytes` of the watched partitions that is enough to read again; 0: any
         change is.
+        """
+        self._held: list[tuple[Partition, Offset]] = []
+        """Partitions whose high watermark shows more than a read_committed reader may get, each with the last
+        stable offset at the last read.
         """
         self._idle: list[PartitionData] | None = None
         """The responses of the first read, if it covered every partition and found no records."""
@@ -168,6 +174,9 @@ class PendingFetch:
     def _expect(self, more_bytes: int) -> None:
         # If one byte is enough, every wake-up counts, and the sum over many partitions is not needed.
         self._wake_at_bytes = self._shown_bytes() + more_bytes if more_bytes > 1 else 0
+        if more_bytes > 1 and self._params.isolation_level == READ_COMMITTED:
+            stable_offsets = [(each, each.last_stable_offset) for each in self._watched]
+            self._held = [(each, stable) for each, stable in stable_offsets if stable < each.high_watermark]
 
     def _shown_bytes(self) -> int:
         return sum([partition.committed_bytes for partition in self._watched])
@@ -195,9 +204,11 @@ class PendingFetch:
             self._expect(self._params.bytes_min - result.size)
 
     def _has_enough(self) -> bool:
-        """Whether the missing bytes have arrived, or a partition failed."""
+        """Whether the missing bytes have arrived, a transaction was settled, or a partition failed."""
         has_failed = any(partition.offline_error is not None for partition in self._watched)
-        return has_failed or self._shown_bytes() >= self._wake_at_bytes
+        # The end of a transaction may show any number of bytes that were below the high watermark before.
+        has_settled = any(each.last_stable_offset != stable for each, stable in self._held)
+        return has_failed or has_settled or self._shown_bytes() >= self._wake_at_bytes
 
     def _time_is_up(self) -> None:
         self._complete(self._gather())

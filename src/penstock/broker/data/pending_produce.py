@@ -55,10 +55,13 @@ QueuedAppends = list[tuple[int, Partition, QueuedAppend]]
 
 
 class ProduceLimits(NamedTuple):
-    """How many batches a request may have, and how long one of them may stay queued."""
+    """How many batches a request may have, how long one of them may stay queued, and what is not offered."""
 
     batches_max: int = PRODUCE_BATCHES_MAX
     validation_wait_ms_max: int = VALIDATION_WAIT_MS_MAX
+    allows_transactions: bool = False
+    """Whether transactional batches are appended. Off: without a transaction coordinator no client could end
+    its transaction, and readers of committed records would wait for ever."""
 
 
 PRODUCE_LIMITS: Final = ProduceLimits()

@@ -31,6 +31,8 @@ class Lookup(NamedTuple):
     partition: Partition
     timestamp: int | None
     """The timestamp to search for; None searches for the record with the largest timestamp."""
+    is_committed: bool = False
+    """Whether only records below the last stable offset count."""
 
 
 class LookupEnded(Exception):
@@ -91,16 +93,16 @@ class TimeLookups:
         except BaseException:
             # Requests behind this one must not wait for ever, and the worker thread must stop searching.
             deadline.abandon()
-            for entry, _, _ in lookups:
+            for entry, *_ in lookups:
                 entry.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
             raise
         finally:
             later.finish(response)
 
     async def _fill_in(self, lookup: Lookup, deadline: LookupDeadline) -> None:
-        entry, partition, timestamp = lookup
+        entry, partition, *_ = lookup
         try:
-            found = await self._find(partition, timestamp, deadline)
+            found = await self._find(lookup, deadline)
         except LookupEnded:
             entry.error_code = ErrorCode.REQUEST_TIMED_OUT
         except ApiError as rejection:
@@ -112,9 +114,9 @@ class TimeLookups:
                 entry.offset, entry.timestamp = found
                 entry.leader_epoch = partition.log.epochs.epoch_at(found.offset)
 
-    async def _find(
-        self, partition: Partition, timestamp: int | None, deadline: LookupDeadline
-    ) -> TimedOffset | None:
+    async def _find(self, lookup: Lookup, deadline: LookupDeadline) -> TimedOffset | None:
+        _, partition, timestamp, is_committed = lookup
+
         def pause() -> None:
             self._give_way()
             deadline.check()
@@ -123,7 +125,8 @@ class TimeLookups:
             # The deadline is checked first: preparing a lookup visits every segment on the event loop,
             # without a pause.
             deadline.check()
-            search = TimeSearch(partition.time_lookup(), timestamp, pause, limits=self._limits)
+            segments = partition.time_lookup(is_committed=is_committed)
+            search = TimeSearch(segments, timestamp, pause, limits=self._limits)
             try:
                 return await self._run(partition, search, deadline)
             except SegmentsChanged:

@@ -14,6 +14,7 @@ from penstock.host.disk import Disk, TooManyOpenFiles
 from penstock.host.worker import Worker
 from penstock.limits import CHECKPOINT_BYTES, CHECKPOINT_MS, CHECKPOINT_PARTITIONS_AT_ONCE
 from penstock.log.checkpoint_plan import Checkpoint, IndexWrite
+from penstock.log.transactions.aborted_index import AbortedRows
 from penstock.observability.logs import Log
 from penstock.replication.partition import Partition
 
@@ -142,7 +143,7 @@ def _carry_out(disk: Disk, planned: Planned) -> None:
         disk.store(stored)
 
 
-def _write_indexes(disk: Disk, writes: Sequence[IndexWrite]) -> None:
+def _write_indexes(disk: Disk, writes: Sequence[IndexWrite | AbortedRows]) -> None:
     files = []
     try:
         for write in writes:

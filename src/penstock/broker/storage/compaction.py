@@ -219,7 +219,7 @@ class Compaction:
             if log.has_stable_segments and must_roll(log.active.first_timestamp, policy, now_ms):
                 log.roll()
                 self._storage.checkpoints.touch(partition)
-            if safe_end(log, partition.high_watermark) < log.active.base_offset:
+            if safe_end(log, partition.last_stable_offset) < log.active.base_offset:
                 await self._storage.checkpoints.run([partition])  # cleaning stops at the recovery point
             # Reading the timestamps of old segments may wait for the device.
             facts = await self._worker.run(lambda: segment_facts(log, policy))
@@ -232,7 +232,7 @@ class Compaction:
             return None
         if partition.offline_error is not None:
             return None  # its topic was deleted meanwhile
-        safe = safe_end(log, partition.high_watermark)
+        safe = safe_end(log, partition.last_stable_offset)
         log_to_clean = measure_log_to_clean(facts, log.clean_to, safe, policy, now_ms)
         return log_to_clean if is_worth_cleaning(log_to_clean, policy) else None
 
@@ -304,6 +304,8 @@ class Compaction:
         log.clean_to = cleaned.end_offset
         note = cleaner_offset_file(log.folder, cleaned.end_offset)
         await self._worker.run(lambda: self._directory.disk.store([note]))
+        if not log.transactions.aborted.is_stored:
+            self._storage.checkpoints.touch(partition)  # it has the checksums of the new segments' indexes
         self.postponed_cleanings.pop(log, None)
         self.cleanings += 1
         self._log_cleaned(partition, cleaned)

@@ -42,11 +42,11 @@ class Retention:
         try:
             # Warms the cache in the worker: reading the newest timestamps of old segments may wait for the
             # device.
-            await self._worker.run(partition.segment_facts)
+            await self._worker.run(partition.log.segment_facts)
             if partition.offline_error is not None or not partition.log.has_stable_segments:
                 return  # its topic was deleted meanwhile, or compaction is replacing segments now
             files_version = partition.log.files_version
-            facts = partition.segment_facts()
+            facts = partition.log.segment_facts()
         except CorruptData as damage:
             if partition.log.is_unchanged_since(files_version):
                 self._on_damage(partition, damage)
@@ -55,7 +55,7 @@ class Retention:
         try:
             if must_roll(facts, policy, now_ms):
                 partition.log.roll()
-                facts = partition.segment_facts()
+                facts = partition.log.segment_facts()
         except (StorageFull, StorageFailed) as problem:
             self._log.warning("retention.postponed", partition=partition.name, reason=str(problem))
             return

@@ -13,7 +13,8 @@ tombstone writes the horizon into the batch: attribute bit 6, and the horizon in
 
 Rule 1: offsets never change. A dropped batch leaves a gap, which log/compaction/cleaner.py covers with a
         batch header of its own, so that each batch still begins where the one before ends.
-Rule 2: control batches are kept, as long as there are no transactions; their content is not read here.
+Rule 2: batches of aborted transactions are dropped, and a marker is kept as long as its transaction has
+        batches (log/compaction/cleaned_transactions.py). Other control batches are kept.
 Rule 3: CorruptData means that a batch is invalid although its checksum matches: its producer wrote it so. The
         caller keeps it unchanged.
 """
@@ -160,6 +161,23 @@ def rewritten(
             base_timestamp=new_base if gets_horizon else header.base_timestamp,
             max_timestamp=_newest(header, payload, kept),
             record_count=len(kept),
+        ),
+        body,
+    )
+
+
+def marker_with_horizon(header: BatchHeader, payload: bytes, horizons: DeleteHorizons) -> bytes | None:
+    """Build a transaction's marker with a delete horizon. None: its timestamps leave no room for one."""
+    new_base = horizons.of(header)
+    chunks = _rebased_records(new_base, header, payload, spans_of(payload, header))
+    if chunks is None:
+        return None
+    body = b"".join(chunks)
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_BYTES - LOG_OVERHEAD + len(body),
+            attributes=header.attributes | DELETE_HORIZON_BIT,
+            base_timestamp=new_base,
         ),
         body,
     )

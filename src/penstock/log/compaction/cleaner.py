@@ -41,13 +41,16 @@ from penstock.log.compaction.batch_filter import (
     horizon_of,
     is_gap,
     keeps_tombstones,
+    marker_with_horizon,
     payload_of,
     rewritten,
     spans_of,
 )
 from penstock.log.compaction.cleanable import SegmentToClean, group_segments
+from penstock.log.compaction.cleaned_transactions import CleanedTransactions
 from penstock.log.compaction.cleaning_job import (
     CLEANED_SUFFIX,
+    CleanedRows,
     CleaningJob,
     CleaningResult,
     CleaningStep,
@@ -56,8 +59,17 @@ from penstock.log.compaction.cleaning_job import (
 from penstock.log.compaction.key_map import KeyMap
 from penstock.log.compaction.record_spans import NO_KEY, RecordSpan
 from penstock.log.reading.stored_batches import stored_batches
-from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SUFFIXES, TIME_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    segment_name,
+)
 from penstock.protocol.batches import BatchHeader, parse_header
+from penstock.protocol.control_batches import read_marker
 from penstock.types import Buffer, Offset
 
 IoThrottle = Callable[[int], None]
@@ -77,9 +89,10 @@ def clean(disk: Disk, job: CleaningJob, throttle: IoThrottle = no_throttle) -> I
     Steps follow the order of the log, so that a tombstone is never removed before the records that it
     deletes. Unchanged segments make no step.
     """
-    dirty_scan = _scan_dirty(disk, job, throttle)
+    transactions = CleanedTransactions(job.aborted, job.epochs_at)
+    dirty_scan = _scan_dirty(disk, job, transactions, throttle)
     groups = group_segments(job.segments, dirty_scan.end_offset, job.limits)
-    cleaning = _Cleaning(disk, job, dirty_scan, throttle)
+    cleaning = _Cleaning(disk, job, dirty_scan, transactions, throttle)
     for group in groups:
         if (made := cleaning.rewrite(group)) is not None:
             yield made
@@ -108,7 +121,9 @@ class _DirtyScan(NamedTuple):
     keyless: int
 
 
-def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtyScan:
+def _scan_dirty(
+    disk: Disk, job: CleaningJob, transactions: CleanedTransactions, throttle: IoThrottle
+) -> _DirtyScan:
     origin, end = job.first_dirty_offset, job.segments[-1].end_offset
     notes_max = max(job.memory_bytes // CLEANER_NOTES_SHARE, 1)
     span = min(end - origin, notes_max)
@@ -119,7 +134,7 @@ def _scan_dirty(disk: Disk, job: CleaningJob, throttle: IoThrottle) -> _DirtySca
         if segment.end_offset <= origin:
             continue
         for header, batch in _batches(disk, job.folder, segment, throttle):
-            if header.base_offset < origin or header.is_control:
+            if header.base_offset < origin or header.is_control or transactions.is_aborted(header):
                 continue
             if header.record_count == 0:
                 if header.next_offset - origin > len(notes):  # a gap longer than the notes
@@ -175,10 +190,18 @@ def _note(
 class _Cleaning:
     """Second pass over the groups of segments."""
 
-    def __init__(self, disk: Disk, job: CleaningJob, dirty_scan: _DirtyScan, throttle: IoThrottle) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        job: CleaningJob,
+        dirty_scan: _DirtyScan,
+        transactions: CleanedTransactions,
+        throttle: IoThrottle,
+    ) -> None:
         self._disk = disk
         self._job = job
         self._dirty_scan = dirty_scan
+        self._transactions = transactions
         self._throttle = throttle
         self._horizons = job.horizons
         self._sequences_at = frozenset(job.sequences_at)
@@ -194,22 +217,29 @@ class _Cleaning:
         try:
             for segment in group:
                 for header, batch in _batches(self._disk, self._job.folder, segment, self._throttle):
+                    kept_before = cleaned.batches
                     self._filter(header, batch, cleaned)
+                    if cleaned.batches > kept_before:
+                        self._transactions.kept(header)
             cleaned.end()
+            rows = self._transactions.rows_between(group[0].base_offset, group[-1].end_offset)
             if cleaned.has_changes or len(group) > 1:
-                cleaned.make_durable()
+                cleaned.make_durable(rows)
         finally:
             cleaned.close()
         self.bytes_after += cleaned.size_bytes
         if not cleaned.has_changes and len(group) == 1:
             cleaned.remove()
             return None
-        return Replacement(group[0].base_offset, group[-1].end_offset, cleaned.size_bytes)
+        aborted = None if rows is None else rows[0]
+        return Replacement(group[0].base_offset, group[-1].end_offset, cleaned.size_bytes, aborted)
 
     def _filter(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         # Past the scanned part there are no notes; the next cleaning covers it.
-        if header.base_offset >= self._dirty_scan.end_offset or header.is_control:
+        if header.base_offset >= self._dirty_scan.end_offset:
             cleaned.copy(header, batch)
+        elif header.is_control:
+            self._filter_control(header, batch, cleaned)
         elif header.record_count == 0:
             if is_gap(header):
                 cleaned.add_gap(gap_of(header), is_new=False)
@@ -217,6 +247,8 @@ class _Cleaning:
                 cleaned.copy(header, batch)
             else:
                 cleaned.add_gap(gap_of(header), is_new=True)
+        elif self._transactions.is_aborted(header):
+            self._remove_batch(header, cleaned)
         else:
             try:
                 if header.base_offset >= self._job.first_dirty_offset:
@@ -226,6 +258,23 @@ class _Cleaning:
                     self._write_kept(header, batch, payload, self._kept_by_key(header, payload), cleaned)
             except CorruptData:  # its checksum is valid, and no part of it was written yet
                 self._copy_unreadable(header, batch, cleaned)
+
+    def _filter_control(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
+        """Keep a marker while its transaction has batches, and then until its delete horizon."""
+        is_marker = read_marker(batch, header) is not None
+        if not is_marker or not self._transactions.ends_without_batches(header):
+            cleaned.copy(header, batch)
+        elif horizon_of(header) is None:
+            dated = marker_with_horizon(header, payload_of(batch, header), self._horizons)
+            if dated is None:
+                cleaned.copy(header, batch)
+            else:
+                cleaned.write(dated)
+        elif keeps_tombstones(header, self._horizons) or self._transactions.fences(header):
+            cleaned.copy(header, batch)
+        else:
+            self._transactions.removed(header)
+            cleaned.add_gap(gap_of(header), is_new=True)
 
     def _copy_unreadable(self, header: BatchHeader, batch: memoryview, cleaned: "_CleanedSegment") -> None:
         self.unopened += 1
@@ -304,6 +353,8 @@ class _CleanedSegment:
         """Copies: a view of a few bytes would keep the whole chunk that was read with them."""
         self._written = self._synced = 0
         self._gap: Gap | None = None
+        self.batches = 0
+        """Number of batches that stay, without those that cover gaps."""
         self.has_changes = False
 
     @property
@@ -318,11 +369,13 @@ class _CleanedSegment:
         return file
 
     def copy(self, header: BatchHeader, batch: memoryview) -> None:
+        self.batches += 1
         self._end_gap()
         self._add(header, batch)
 
     def write(self, batch: bytes) -> None:
         self.has_changes = True
+        self.batches += 1
         self._end_gap()
         self._add(parse_header(batch), batch)
 
@@ -357,10 +410,14 @@ class _CleanedSegment:
         if self._buffered:
             self._write_buffered()
 
-    def make_durable(self) -> None:
+    def make_durable(self, rows: tuple[CleanedRows, bytes] | None) -> None:
         self._segment.seal()
         self._create(INDEX_SUFFIX).write(0, self._segment.index.to_bytes())
         self._create(TIME_INDEX_SUFFIX).write(0, self._segment.time_index.to_bytes())
+        if rows is not None:
+            index = self._create(TXN_INDEX_SUFFIX)
+            if rows[1]:
+                index.write(0, rows[1])
         self._disk.sync(self._files, ())
 
     def close(self) -> None:

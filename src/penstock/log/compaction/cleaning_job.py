@@ -5,6 +5,7 @@ import msgspec
 from penstock.errors import ConfigError, CorruptData, StorageFailed, StorageFull
 from penstock.log.compaction.batch_filter import DeleteHorizons
 from penstock.log.compaction.cleanable import SegmentGroupLimits, SegmentToClean
+from penstock.log.transactions.aborted_index import AbortedEntry
 from penstock.types import Offset
 
 CLEANED_SUFFIX = ".cleaned"
@@ -19,10 +20,23 @@ class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
     first_dirty_offset: Offset
     sequences_at: list[Offset]
     """Last offset of each producer that may write again."""
+    aborted: list[AbortedEntry] = []
+    """Aborted transactions that begin in these segments."""
+    epochs_at: list[tuple[int, int]] = []
+    """Producers that may write again and have no batch, each with its epoch."""
     horizons: DeleteHorizons
     memory_bytes: int
     limits: SegmentGroupLimits
     bytes_per_second_max: float = float("inf")
+
+
+class CleanedRows(msgspec.Struct, frozen=True):
+    """Index of aborted transactions of a cleaned segment."""
+
+    count: int
+    checksum: int
+    removed: list[Offset]
+    """Markers of aborted transactions that are no longer in the log."""
 
 
 class Replacement(msgspec.Struct, frozen=True):
@@ -31,6 +45,8 @@ class Replacement(msgspec.Struct, frozen=True):
     base_offset: Offset
     end_offset: Offset
     size_bytes: int
+    aborted: CleanedRows | None = None
+    """None: the segments have no such index."""
 
 
 class CleaningResult(msgspec.Struct, frozen=True, kw_only=True):

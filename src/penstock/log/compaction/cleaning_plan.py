@@ -84,7 +84,9 @@ def job_for(
             if end <= log_to_clean.end_offset
         ],
         first_dirty_offset=log_to_clean.first_dirty_offset,
-        sequences_at=[producer.last.last_offset for _, producer in log.producers.items()],
+        sequences_at=[producer.last_offset for _, producer in log.producers.items() if producer.batches],
+        aborted=log.transactions.aborted.overlapping(Offset(0), log_to_clean.end_offset),
+        epochs_at=[(key, each.epoch) for key, each in log.producers.items() if not each.batches],
         horizons=horizons,
         memory_bytes=memory_bytes,
         limits=SegmentGroupLimits(

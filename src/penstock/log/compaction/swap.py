@@ -26,7 +26,8 @@ from penstock.errors import StorageFailed, StorageFull
 from penstock.host.disk import Disk, File
 from penstock.log.compaction.cleaning_job import CLEANED_SUFFIX, Replacement
 from penstock.log.partition_log import PartitionLog
-from penstock.log.segment import SUFFIXES, Segment, segment_name
+from penstock.log.segment import SUFFIXES, TXN_INDEX_SUFFIX, Segment, segment_name
+from penstock.log.transactions.aborted_index import RowsSum
 from penstock.types import Offset
 
 SWAP_SUFFIX = ".swap"
@@ -110,8 +111,13 @@ def swap_in(log: PartitionLog, replacement: Replacement) -> SwappedSegments:
             disk.remove(segment.path(suffix))
     cleaned = Segment(disk, log.folder, replacement.base_offset, replacement.size_bytes)
     for suffix in SUFFIXES:
-        disk.rename(cleaned.path(suffix) + CLEANED_SUFFIX, cleaned.path(suffix))
+        if suffix != TXN_INDEX_SUFFIX or replacement.aborted is not None:
+            disk.rename(cleaned.path(suffix) + CLEANED_SUFFIX, cleaned.path(suffix))
     log.replace_segments(old, cleaned)
+    if (rows := replacement.aborted) is not None:
+        base, end = replacement.base_offset, replacement.end_offset
+        aborted_sum = RowsSum(rows.count, rows.checksum)
+        log.transactions.aborted.replace(base, end, frozenset(rows.removed), aborted_sum)
     return SwappedSegments(held, log.folder, SwapMark(replacement.base_offset, replacement.end_offset))
 
 

@@ -21,6 +21,8 @@ from penstock.replication.partition import Partition
 from penstock.security.access import AllowEverything, Authorizer
 from penstock.types import Offset
 from tests.unit.broker.config_support import NOW_MS, BrokerHarness, append, deny_everything, running
+from tests.unit.log.log_support import NOW_MS as WRITTEN_AT_MS
+from tests.unit.replication.test_partition_transactions import end, write
 
 LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 NOTHING = (ErrorCode.NONE, -1, -1, -1)
@@ -257,3 +259,17 @@ def _flip_last_byte(partition: Partition) -> None:
     segment = partition.log.active
     last = segment.file.read(segment.size_bytes - 1, 1)
     segment.file.write(segment.size_bytes - 1, bytes([last[0] ^ 1]))
+
+
+async def test_committed_readers_are_told_of_nothing_in_an_open_transaction(inside: BrokerHarness) -> None:
+    [partition] = await inside.topic("t")
+    append(partition, 10)
+    write(partition, 0)
+    assert await listed(inside, asking(LATEST)) == [(0, 2, -1, 0)]
+    assert await listed(inside, asking(LATEST, isolation=1)) == [(0, 1, -1, 0)]
+    assert await listed(inside, asking(11)) == [(0, 1, WRITTEN_AT_MS, 0)]
+    assert await listed(inside, asking(11, isolation=1)) == [NOTHING]
+    assert await listed(inside, asking(NEWEST, isolation=1)) == [(0, 0, 10, 0)]
+    end(partition)
+    assert await listed(inside, asking(LATEST, isolation=1)) == [(0, 3, -1, 0)]
+    assert await listed(inside, asking(11, isolation=1)) == [(0, 1, WRITTEN_AT_MS, 0)]

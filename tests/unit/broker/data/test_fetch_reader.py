@@ -27,7 +27,7 @@ class ColdPartition:
     """Everything of it is on the device."""
 
     name = TopicPartition("t", 0)
-    high_watermark = 10
+    high_watermark = last_stable_offset = 10
     offline_error: ApiError | None = None
     leader_epoch = 0
     following = None
@@ -46,7 +46,7 @@ class ColdPartition:
     def keep_indexes(self, loaded: Sequence[LoadedIndexes]) -> None:
         pass
 
-    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool) -> ColdRead:
+    def read(self, offset: Offset, bytes_max: int, *, at_least_one: bool, end: Offset) -> ColdRead:
         return ColdRead(cast(Any, None), offset, Offset(10), bytes_max, at_least_one)
 
 

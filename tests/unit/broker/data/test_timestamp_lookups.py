@@ -199,9 +199,9 @@ async def test_once_the_time_is_up_no_further_lookup_is_prepared(
     prepared: list[Partition] = []
     prepare = Partition.time_lookup
 
-    def recorded(partition: Partition) -> TimeLookup:
+    def recorded(partition: Partition, *, is_committed: bool) -> TimeLookup:
         prepared.append(partition)
-        return prepare(partition)
+        return prepare(partition, is_committed=is_committed)
 
     monkeypatch.setattr(Partition, "time_lookup", recorded)
     async with wired(tmp_path) as it:

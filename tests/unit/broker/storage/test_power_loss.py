@@ -126,7 +126,7 @@ async def test_after_a_power_failure_retention_still_knows_how_old_records_are(s
     async with process(disk) as (storage, partitions):
         for partition in partitions:
             await storage.retention.enforce(partition)
-            assert [facts.newest_timestamp for facts in partition.segment_facts()] == [lately, NOW_MS]
+            assert [facts.newest_timestamp for facts in partition.log.segment_facts()] == [lately, NOW_MS]
             assert partition.log.log_start_offset == 0, "records that are not a day old were dropped"
 
 

@@ -45,10 +45,12 @@ def read_records(batch: bytes) -> list[Record]:
     return list(records.iterate_records(batch, limit_bytes=DECOMPRESSED_BYTES_MAX))
 
 
-def dirt_of(log: PartitionLog, clean_to: int | None = None) -> LogToClean:
+def dirt_of(log: PartitionLog, clean_to: int | None = None, stable_end: int | None = None) -> LogToClean:
+    """`stable_end`: the last stable offset; None: every transaction is settled."""
     checkpoint = None if clean_to is None else Offset(clean_to)
     facts = segment_facts(log, ALWAYS)
-    return measure_log_to_clean(facts, checkpoint, safe_end(log, log.log_end_offset), ALWAYS, NOW_MS)
+    stable = log.log_end_offset if stable_end is None else Offset(stable_end)
+    return measure_log_to_clean(facts, checkpoint, safe_end(log, stable), ALWAYS, NOW_MS)
 
 
 def job_of(
@@ -59,10 +61,11 @@ def job_of(
     trusted_ms: int | None = None,
     delete_retention_ms: int = 0,
     memory_bytes: int = PLENTY_BYTES,
+    stable_end: int | None = None,
 ) -> CleaningJob:
     trusted = now_ms if trusted_ms is None else trusted_ms
     horizons = DeleteHorizons(now_ms, trusted, delete_retention_ms)
-    return job_for(log, dirt_of(log, clean_to), horizons, memory_bytes=memory_bytes)
+    return job_for(log, dirt_of(log, clean_to, stable_end), horizons, memory_bytes=memory_bytes)
 
 
 def compact(log: PartitionLog, job: CleaningJob) -> CleaningResult:

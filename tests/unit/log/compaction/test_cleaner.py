@@ -210,10 +210,10 @@ def test_records_without_a_key_are_dropped_and_counted(log: PartitionLog) -> Non
     assert (cleaned.keyless_removed, cleaned.records_removed) == (2, 2)
 
 
-def test_control_batches_are_passed_on_as_they_are(log: PartitionLog) -> None:
+def test_control_batches_of_other_kinds_are_passed_on_as_they_are(log: PartitionLog) -> None:
     put(log, [Put(b"a", b"1")])
-    put(log, [Put(b"\0\0\0\1", b"marker")], control=True, producer_id=7, producer_epoch=0)
-    settled(log, [Put(b"a", b"2")], [Put(b"\0\0\0\1", b"a record with the key of a marker")])
+    put(log, [Put(b"\0\0\0\2", b"marker")], control=True, producer_id=7, producer_epoch=0)
+    settled(log, [Put(b"a", b"2")], [Put(b"\0\0\0\2", b"a record with the same key")])
     marker = batches(log)[1]
     compact(log, job_of(log))
     assert marker in batches(log)

@@ -1,0 +1,1 @@
+"""Transactions of one partition's log: which are open, and which were aborted."""
