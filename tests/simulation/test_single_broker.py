@@ -31,7 +31,7 @@ FIRST_SEEDS = {
     "folder_of_a_killed_process_is_believed": 3,
     "full_disk_leaves_a_part_of_a_batch": 16,
     "tombstones_do_not_stay": 1,
-    "records_that_are_not_safe_are_cleaned": 10,
+    "records_that_are_not_safe_are_cleaned": 53,
     "decided_swap_is_forgotten": 2,
     "tombstone_goes_before_what_it_deletes": 1,
 }
