@@ -11,6 +11,7 @@ from penstock.sim.cluster.clients.administrator import Administrator
 from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.clients.partition_reader import PartitionReader
 from penstock.sim.cluster.cluster import START_SECONDS_MAX, SimCluster
+from penstock.sim.cluster.extras import Extras
 from penstock.sim.cluster.node import BUG_EVENTS
 from penstock.sim.cluster.plan import draw_plan
 
@@ -20,7 +21,8 @@ TOPIC = "topic-1"
 class Scene(SimCluster):
     """Three brokers, and one producer that writes to one partition all the time."""
 
-    def __init__(self, scene: Callable[["Scene"], Awaitable[None]]) -> None:
+    def __init__(self, scene: Callable[["Scene"], Awaitable[None]], *, extras: Extras | None = None) -> None:
+        """`extras`: those of the plan, if they are not to be those that its seed draws."""
         calm = draw_plan(1, brokers=3)._replace(
             topics=1,
             partitions=1,
@@ -37,7 +39,7 @@ class Scene(SimCluster):
             changes_leaders=False,
             faults=(),
         )
-        super().__init__(calm)
+        super().__init__(calm if extras is None else calm._replace(extras=extras))
         self._scene = scene
         self.breaks_brokers = False
         """The test makes parts of brokers fail: that a broker says so is no mistake."""

@@ -290,12 +290,12 @@ class SimCluster:
         """Whether a broker may lose acknowledged records, because no other one has them."""
         return self.plan.log is not None and not self.plan.extras.flushes_before_ack
 
-    def may_crash(self, node: int) -> bool:
-        """Whether this node's process may be killed now.
+    def may_end_process(self, node: int) -> bool:
+        """Whether this node's process may be killed or stopped now.
 
         With flush.policy=os the cluster treats an unclean end of a process as a loss of its memory. So
-        while one broker has lost acknowledged records and was not admitted since, no other one may be
-        killed.
+        while one broker has lost acknowledged records and was not admitted since, no other one may end. A
+        stop counts as well: it is unclean if the disk is full or a sync has failed.
         """
         others = (other for other in self.nodes.values() if other.id != node)
         return self.plan.extras.flushes_before_ack or not any(other.has_lost_data for other in others)
@@ -303,11 +303,15 @@ class SimCluster:
     def may_lose_power(self, node: int) -> bool:
         """Whether this node may lose power.
 
-        With flush.policy=os only if every other broker runs and has all records in memory.
+        With flush.policy=os only if every other broker runs, is not about to end, and has all records in
+        memory.
         """
         others = [other for other in self.nodes.values() if other.id != node]
         are_there = all(
-            other.is_up and other.serving is not None and other.id in self.truth.image.admitted
+            other.is_up
+            and not other.is_about_to_end
+            and other.serving is not None
+            and other.id in self.truth.image.admitted
             for other in others
         )
         if self.plan.extras.flushes_before_ack or not others:

@@ -170,6 +170,13 @@ class SimNode:
         return not self.process.is_dead
 
     @property
+    def is_about_to_end(self) -> bool:
+        """Whether the process is stopping, or will be restarted because a sync has failed or will fail."""
+        if not self.is_up:
+            return False
+        return self._stop.is_set() or self.disk.sync_fails or self.mount.has_failed_sync
+
+    @property
     def has_lost_data(self) -> bool:
         """Whether it lost acknowledged records, and the cluster has not noticed that yet."""
         return self.data_lost_at_revision is not None

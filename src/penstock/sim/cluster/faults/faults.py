@@ -179,7 +179,7 @@ class _InjectedFault:
         await self._crash_and_restart(down, seconds, loses_power=loses_power)
 
     async def _crash_and_restart(self, nodes: list[SimNode], seconds: float, *, loses_power: bool) -> None:
-        down = [node for node in nodes if self._cluster.may_crash(node.id)]
+        down = [node for node in nodes if self._cluster.may_end_process(node.id)]
         if loses_power and not self._cluster.plan.extras.flushes_before_ack:
             down = down[:1]  # the other brokers must keep their memory
         for node in down:
@@ -290,6 +290,8 @@ class _InjectedFault:
     async def _stop(self) -> None:
         node = self._node
         if not node.is_up or node.running is None or node.process.is_paused:
+            return
+        if not self._cluster.may_end_process(node.id):
             return
         self._count_fault()
         await node.stop(STOP_SECONDS_MAX)
@@ -479,6 +481,8 @@ class _InjectedFault:
 
     async def _sync_fails(self) -> None:
         """Make one sync fail. The broker then stops writing until an operator restarts it."""
+        if not self._cluster.may_end_process(self._node.id):
+            return
         disk = self._node.disk
         disk.sync_fails = True
         await asyncio.sleep(self._seconds)
