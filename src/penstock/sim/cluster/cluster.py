@@ -12,7 +12,7 @@ Rule: Every violation is raised as an InvariantViolation, at the event that caus
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -32,7 +32,6 @@ from penstock.sim.cluster.clients.client import KafkaClient
 from penstock.sim.cluster.clients.group_member import GroupProgress, SimGroupMember
 from penstock.sim.cluster.clients.partition_reader import PartitionReader
 from penstock.sim.cluster.clients.producers import CarelessProducer, SimProducer
-from penstock.sim.cluster.extras import NO_LIMIT
 from penstock.sim.cluster.faults.bit_rot import BitRot
 from penstock.sim.cluster.faults.faults import Faults
 from penstock.sim.cluster.node import SimNode
@@ -428,19 +427,15 @@ class SimCluster:
             state = self.truth.image.topics[topic].partitions[index]
             return {node_id: self._log(node_id, topic, index) for node_id in state.isr}
 
-        # A leader that was partitioned removes too much by size, because records count that only it has.
-        may_differ = self.plan.extras.retention_bytes != NO_LIMIT
-
         def agree() -> bool:
-            """Whether the replicas agree on the log start offset.
+            """Whether the log start offsets agree. A follower receives a new one with its next fetch."""
+            found, leader = logs(), self.truth.image.topics[topic].partitions[index].leader
+            starts = {node_id: log.log_start_offset for node_id, log in found.items()}
+            return starts_agree(starts, leader, has_retention=self.plan.extras.has_retention) and all(
+                log.has_stable_segments for log in found.values()
+            )
 
-            A follower receives a new one with its next fetch.
-            """
-            found = logs().values()
-            is_one = len({log.log_start_offset for log in found}) == 1
-            return (is_one or may_differ) and all(log.has_stable_segments for log in found)
-
-        await self._wait_until(agree, AGREE_SECONDS_MAX, f"replicas of {ledger.name} start at one offset")
+        await self._wait_until(agree, AGREE_SECONDS_MAX, f"log start offsets of {ledger.name} agree")
         found = logs()
         start = max(log.log_start_offset for log in found.values())
         for node_id, log in found.items():
@@ -481,3 +476,15 @@ class SimCluster:
             after = [await other.find_committed_offset(owned) for owned in ends]
         if before != after:
             self.violate(f"node-{coordinator} has the group at {before}, who comes after it at {after}")
+
+
+def starts_agree(starts: Mapping[int, int], leader: int, *, has_retention: bool) -> bool:
+    """Whether the log start offsets of the replicas, by node, fit together.
+
+    No follower starts before its leader. With retention a follower may start later, because an earlier leader
+    removed more than the present one: by a clock that is ahead of the present leader's, or by the size of a
+    log with records that no other replica has.
+    """
+    if has_retention:
+        return leader in starts and min(starts.values()) == starts[leader]
+    return len(set(starts.values())) == 1

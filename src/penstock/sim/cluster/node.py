@@ -125,6 +125,8 @@ class SimNode:
         """The store revision at which the node lost acknowledged records. None once the cluster has
         admitted a process that began after it.
         """
+        self.last_loss_at_revision: int | None = None
+        """The store revision at the latest of these losses, whether the cluster has noticed it or not."""
         self.deposals = 0
         """How often a process of this node was deposed by other brokers."""
         self.disk_job_seconds_max = cluster.plan.disk_seconds
@@ -342,7 +344,7 @@ class SimNode:
             self.mark_data_lost()
 
     def mark_data_lost(self) -> None:
-        self.data_lost_at_revision = self.cluster.store.revision
+        self.data_lost_at_revision = self.last_loss_at_revision = self.cluster.store.revision
 
     # Other faults
 

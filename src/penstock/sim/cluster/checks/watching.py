@@ -215,13 +215,14 @@ class PartitionChecks:
         # more members (its maximal ISR). The leader may also still count a broker that is no replica any
         # more and has removed its copy, so the leader's members are limited to the replicas. In the same way
         # it may count a broker that has withdrawn its damaged copy and replaces it: that broker had stored
-        # what it confirmed, and cannot be elected any more.
+        # what it confirmed, and cannot be elected any more. The same holds for a broker that lost its data:
+        # the store has removed it from the ISR, and a leader with an outdated image still counts it.
         electable = self._may_be_elected(partition)
         members = maximal_isr.intersection(self._replicas(partition))
         withdrawn = {
             member
             for member in members.difference(electable)
-            if self._was_damaged(member, str(partition.name))
+            if self._was_damaged(member, str(partition.name)) or self._left_after_loss(member, partition)
         }
         isr = members.difference(withdrawn).union(electable)
         ledger.high_watermark_moved(node.id, partition.leader_epoch, high, isr=isr)
@@ -260,6 +261,17 @@ class PartitionChecks:
         """The replicas in the metadata store."""
         topic = self._image().topics_by_id.get(partition.topic_id)
         return () if topic is None else topic.partitions[partition.name.partition].replicas
+
+    def _left_after_loss(self, member: int, partition: Partition) -> bool:
+        """Whether the member is in the ISR only as this leader knows it: the member lost its data, and the
+        metadata store has changed the partition since.
+        """
+        leading, lost_at = partition.leading, self._nodes[member].last_loss_at_revision
+        topic = self._image().topics_by_id.get(partition.topic_id)
+        if leading is None or lost_at is None or topic is None:
+            return False
+        # A member that the leader proposes has to have everything: its fetches are from after the loss.
+        return member in leading.isr and topic.partitions[partition.name.partition].revision > lost_at
 
     def _may_be_elected(self, partition: Partition) -> tuple[int, ...]:
         """The replicas that the metadata store allows to be elected: the ISR and the eligible leaders."""
